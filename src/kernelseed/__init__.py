@@ -1,0 +1,57 @@
+"""kernelseed: Bayesian deep learning that is smaller than the network it replaces.
+
+The core, imported here, needs torch alone. Data sets, training and reports are rooms of their own, loaded when
+they are first asked for (`ks.data`, `ks.methods`, ...).
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from kernelseed import likelihoods, metrics, models, priors, schedules
+from kernelseed.conversion import bayesianize, germinate
+from kernelseed.distributions import Gaussian, Sample
+from kernelseed.export import collapse
+from kernelseed.network import BayesianModule, Draw, Posterior
+from kernelseed.objective import ELBO, Terms
+from kernelseed.predict import predict
+from kernelseed.predictions import Classification, Regression
+from kernelseed.priors import ScaleMixture
+from kernelseed.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ELBO",
+    "BayesianModule",
+    "Classification",
+    "Draw",
+    "FixedKernelSeed",
+    "Gaussian",
+    "KernelSeed",
+    "MeanField",
+    "Posterior",
+    "Regression",
+    "Sample",
+    "ScaleMixture",
+    "Terms",
+    "WeightDistribution",
+    "bayesianize",
+    "collapse",
+    "germinate",
+    "likelihoods",
+    "metrics",
+    "models",
+    "predict",
+    "priors",
+    "schedules",
+]
+
+_OUTER_ROOMS = {"calibration", "data", "optim", "report"}
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _OUTER_ROOMS:
+        return importlib.import_module(f"kernelseed.{name}")
+    raise AttributeError(f"module 'kernelseed' has no attribute {name!r}")

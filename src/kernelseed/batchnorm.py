@@ -1,0 +1,49 @@
+"""BatchNorm for draws: running statistics gathered over many draws fit none of them, so re-estimate them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
+    """The BatchNorm layers that keep running statistics, by name."""
+    return {name: m for name, m in module.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is not None}
+
+
+@torch.no_grad()
+def estimate_statistics(
+    module: nn.Module, run: Callable[[dict[str, Tensor], Any], Any], batches: Iterable[Any]
+) -> dict[str, Tensor]:
+    """BatchNorm buffers that are plain averages over the batches.
+
+    `run(buffers, batch)` must run the module with these buffers in place of its own, which are not touched.
+    """
+    layers = batch_norms(module)
+    buffers: dict[str, Tensor] = {}
+    for name, layer in layers.items():
+        for key, value in layer.named_buffers(recurse=False):
+            # From zero: with momentum None the first batch replaces the start altogether.
+            buffers[f"{name}.{key}" if name else key] = torch.zeros_like(value)
+    with _averaging(list(layers.values())):
+        for batch in batches:
+            run(buffers, batch)
+    return buffers
+
+
+@contextmanager
+def _averaging(layers: list[_BatchNorm]) -> Iterator[None]:
+    """Train mode and cumulative averages for these layers alone, and back whatever happens."""
+    before = [(layer.training, layer.momentum) for layer in layers]
+    try:
+        for layer in layers:
+            layer.training, layer.momentum = True, None
+        yield
+    finally:
+        for layer, (training, momentum) in zip(layers, before, strict=True):
+            layer.training, layer.momentum = training, momentum

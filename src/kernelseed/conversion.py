@@ -1,0 +1,132 @@
+"""Conversion: any module becomes a Bayesian one, and the module that was given stays as it was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.network import BayesianModule
+from kernelseed.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution, seed_rank
+
+Where = Callable[[str, nn.Parameter], bool]
+
+
+def germinate(
+    model: nn.Module,
+    delta: float = 0.25,
+    *,
+    min_rank: int = 16,
+    rho_offset: float = -5.0,
+    init: str = "model",
+    fixed: bool = False,
+    where: Where | None = None,
+) -> BayesianModule:
+    """A kernel seed network (KSN) from any module; `model` itself is left untouched.
+
+    delta      the share of channels that a seed keeps: C_pip = min(C_f, max(min_rank, ceil(delta * C_f)))
+    min_rank   a floor under C_pip. At the paper's 1 a classifier of ten classes has rank 3 at delta .25
+    rho_offset where every rho starts; sigma = softplus(rho), so -5 is a sigma of .0067
+    init       "model": the best approximation of the weights you give, exact at delta 1; "glorot": the paper's
+    fixed      FKSN: only the mean, no sampling, KL 0
+    where      where(name, parameter) -> bool chooses among the parameters of two or more axes; by default all but
+               those of normalisation layers
+
+    >>> net = germinate(nn.Conv2d(64, 128, 3), delta=0.25)
+    >>> net.weights["weight"]().mean.shape
+    torch.Size([128, 64, 3, 3])
+    """
+    if not 0 < delta <= 1:
+        raise ValueError(f"delta is {delta}; it is the share of channels that a seed keeps: 0 < delta <= 1.")
+    if min_rank < 1:
+        raise ValueError(f"min_rank is {min_rank}; a seed needs at least one channel: min_rank >= 1.")
+    if init not in INITS:
+        raise ValueError(f"init is {init!r}; allowed are {', '.join(map(repr, INITS))}.")
+
+    def distribution(weight: Tensor) -> WeightDistribution:
+        seed, germinator = INITS[init](weight, seed_rank(weight.shape, delta, min_rank))
+        if fixed:
+            return FixedKernelSeed(seed, germinator, weight.shape)
+        return KernelSeed(seed, germinator, rho_offset, weight.shape)
+
+    return _convert(model, distribution, where, least_axes=2)
+
+
+def bayesianize(model: nn.Module, *, rho_offset: float = -5.0, where: Where | None = None) -> BayesianModule:
+    """An ordinary mean-field Bayesian network (BNN): a mean, which starts at the model's weight, and a rho each.
+
+    By default it converts what `germinate` would; `where(name, parameter)` is asked about every parameter, so
+    biases can be Bayesian too.
+
+    >>> net = bayesianize(nn.Linear(20, 30))
+    >>> sum(p.numel() for p in net.parameters())
+    1230
+    """
+    return _convert(model, lambda weight: MeanField(weight, rho_offset), where, least_axes=2 if where is None else 1)
+
+
+def _convert(
+    model: nn.Module,
+    distribution: Callable[[Tensor], WeightDistribution],
+    where: Where | None,
+    least_axes: int,
+) -> BayesianModule:
+    for name, module in model.named_modules():
+        if isinstance(module, BayesianModule):
+            raise TypeError(
+                f"model{'.' + name if name else ''} is a BayesianModule already; convert the plain model, or "
+                "take ks.collapse(net) to have one again."
+            )
+    slots = _slots(model)
+    candidates = {
+        names[0]: (parameter, names)
+        for parameter, names in slots.values()
+        if parameter.is_floating_point() and parameter.dim() >= least_axes and parameter.numel()
+    }
+    choose = where or _outside_normalisation(model)
+    chosen = {name: entry for name, entry in candidates.items() if choose(name, entry[0])}
+    if not chosen:
+        there = ", ".join(f"{name} {tuple(p.shape)}" for name, (p, _) in candidates.items()) or "none"
+        asked = "where" if where else "the default choice"
+        raise ValueError(
+            f"{asked} matches no parameter of {type(model).__name__}, so nothing would be Bayesian. "
+            f"Parameters of {least_axes} or more axes that it could match: {there}."
+        )
+    weights = {name: distribution(parameter.detach()) for name, (parameter, _) in chosen.items()}
+    for name, (parameter, _) in chosen.items():
+        weights[name].requires_grad_(parameter.requires_grad)
+    aliases = {alias: name for name, (_, names) in chosen.items() for alias in names[1:]}
+    return BayesianModule(_skeleton(model, chosen), weights, aliases)
+
+
+def _slots(model: nn.Module) -> dict[int, tuple[nn.Parameter, list[str]]]:
+    """Every parameter with the names of the places that hold it; a module that stands twice is one place."""
+    slots: dict[int, tuple[nn.Parameter, list[str]]] = {}
+    for path, module in model.named_modules():
+        for leaf, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            name = f"{path}.{leaf}" if path else leaf
+            slots.setdefault(id(parameter), (parameter, []))[1].append(name)
+    return slots
+
+
+def _outside_normalisation(model: nn.Module) -> Where:
+    # By name, because every framework brings normalisation classes of its own and they share no base.
+    modules = dict(model.named_modules())
+
+    def choose(name: str, parameter: nn.Parameter) -> bool:
+        return "norm" not in type(modules[name.rpartition(".")[0]]).__name__.lower()
+
+    return choose
+
+
+def _skeleton(model: nn.Module, chosen: dict[str, tuple[nn.Parameter, list[str]]]) -> nn.Module:
+    """A copy of the model whose chosen parameters are None; they are not copied on the way."""
+    nothing = nn.Parameter(torch.empty(0))
+    skeleton = copy.deepcopy(model, {id(parameter): nothing for parameter, _ in chosen.values()})
+    for _, names in chosen.values():
+        for name in names:
+            path, _, leaf = name.rpartition(".")
+            skeleton.get_submodule(path)._parameters[leaf] = None
+    return skeleton

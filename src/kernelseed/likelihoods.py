@@ -1,0 +1,137 @@
+"""Likelihoods: what a network's outputs say about the data, in training and in prediction."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelseed.distributions import LOG_SQRT_2PI, at_least_float32, softplus
+from kernelseed.predictions import Classification, Regression
+
+
+class Likelihood(nn.Module, ABC):
+    """A module, because its noise may be learned.
+
+    read   takes the tensor out of what the network returns, for networks that return more:
+           `Categorical(read=lambda output: output.logits)`
+    """
+
+    def __init__(self, read: Callable[[Any], Tensor] | None = None) -> None:
+        super().__init__()
+        self._read = read
+
+    def read(self, output: Any) -> Tensor:
+        """The network's output as a tensor of at least float32 without NaN."""
+        tensor = self._read(output) if self._read else output
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"the network returned {type(tensor).__name__}, not a tensor; say how to find the tensor in it: "
+                f"likelihoods.{type(self).__name__}(read=lambda output: ...), for example output.logits."
+            )
+        # Looking at values would split a compiled graph.
+        if not torch.compiler.is_compiling() and tensor.isnan().any():
+            raise ValueError(
+                f"the network's output has NaN in {int(tensor.isnan().sum())} of {tensor.numel()} places; "
+                "look for NaN in the input, or lower the learning rate."
+            )
+        return at_least_float32(tensor)
+
+    @abstractmethod
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        """The negative log-likelihood, averaged over the batch; 0 for an empty one."""
+
+    @abstractmethod
+    def predictive(self, outputs: list[Any]) -> Classification | Regression:
+        """The predictive distribution from one output for each draw."""
+
+    def forward(self, output: Any, target: Tensor) -> Tensor:
+        """The same as `nll`."""
+        return self.nll(output, target)
+
+
+class Categorical(Likelihood):
+    """Classes by logits, class axis 1.
+
+    >>> Categorical().nll(torch.zeros(4, 10), torch.tensor([0, 1, 2, 3])).exp().round().item()
+    10.0
+    """
+
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        """Cross entropy of integer labels."""
+        logits = self.read(output)
+        if not torch.compiler.is_compiling():
+            check_labels(target, logits.shape[1])
+        return F.cross_entropy(logits, target, reduction="sum") / max(target.numel(), 1)
+
+    def predictive(self, outputs: list[Any]) -> Classification:
+        """Softmax once, then the average."""
+        return Classification.from_draws(torch.stack([self.read(o) for o in outputs]).softmax(2))
+
+
+class Gaussian(Likelihood):
+    """Real targets with normal noise, whose standard deviation is
+
+    a number      `Gaussian(noise=0.1)`: known
+    "learned"     one learned number; give `loss.parameters()` to the optimizer too
+    "output"      predicted: the network's last axis is twice as long, means first, then softplus^-1 of the deviations
+    """
+
+    def __init__(self, noise: float | str = "learned", *, read: Callable[[Any], Tensor] | None = None) -> None:
+        super().__init__(read)
+        if isinstance(noise, str):
+            if noise not in ("learned", "output"):
+                raise ValueError(f'noise is {noise!r}; allowed are a positive number, "learned" and "output".')
+        elif not (noise > 0 and math.isfinite(noise)):
+            raise ValueError(f"noise is {noise}; a standard deviation must be positive and finite.")
+        self.noise = noise
+        # softplus^-1(1): the deviation of standardised targets, before anything is learned.
+        self.rho = nn.Parameter(torch.tensor([math.log(math.expm1(1.0))])) if noise == "learned" else None
+
+    def split(self, output: Any) -> tuple[Tensor, Tensor]:
+        """Mean and noise deviation from a network's output."""
+        tensor = self.read(output)
+        if self.noise == "output":
+            if tensor.shape[-1] % 2:
+                raise ValueError(
+                    f'the network\'s last axis has length {tensor.shape[-1]}; noise="output" needs an even one: '
+                    "the means, then as many deviations."
+                )
+            mean, rho = tensor.chunk(2, -1)
+            return mean, softplus(rho)
+        std = torch.as_tensor(self.noise) if self.rho is None else softplus(self.rho)
+        return tensor, std.to(tensor).expand_as(tensor)
+
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        """Summed over an example's targets, averaged over the batch."""
+        mean, std = self.split(output)
+        if target.shape != mean.shape:
+            raise ValueError(
+                f"target has shape {tuple(target.shape)} and the network's mean {tuple(mean.shape)}; they must be "
+                "equal: reshape the target, for example y[:, None]."
+            )
+        density = 0.5 * ((target - mean) / std).square() + std.log() + LOG_SQRT_2PI
+        return density.sum() / max(len(target), 1)
+
+    def predictive(self, outputs: list[Any]) -> Regression:
+        """The draws' average, their spread and their noise."""
+        means, stds = zip(*map(self.split, outputs), strict=True)
+        mean = torch.stack(means).mean(0)
+        return Regression(mean, (torch.stack(means) - mean).square().mean(0), torch.stack(stds).square().mean(0))
+
+
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Labels are whole numbers from 0 to num_classes - 1."""
+    if labels.is_floating_point():
+        raise TypeError(f"labels has dtype {labels.dtype}; class labels are whole numbers: use labels.long().")
+    wrong = (labels < 0) | (labels >= num_classes)
+    if wrong.any():
+        raise ValueError(
+            f"labels has {labels[wrong][0].item()}, but the network has {num_classes} outputs; allowed are 0 to "
+            f"{num_classes - 1}: renumber the labels, or build the network with more classes."
+        )

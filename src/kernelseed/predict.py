@@ -1,0 +1,148 @@
+"""Prediction: the posterior mean or an average over draws, of any module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.batchnorm import batch_norms, estimate_statistics
+from kernelseed.dropout import DropoutPass, dropout_layers
+from kernelseed.likelihoods import Categorical, Likelihood
+from kernelseed.network import BayesianModule, Draw
+from kernelseed.objective import call
+from kernelseed.predictions import Classification, Regression, concatenate
+
+TARGET_KEYS = {"label", "labels", "target", "targets"}
+
+
+@torch.no_grad()
+def predict(
+    net: nn.Module | Sequence[Any],
+    data: Tensor | Iterable[Any],
+    samples: int = 10,
+    *,
+    likelihood: Likelihood | None = None,
+    recalibrate: Iterable[Any] | None = None,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> Any:
+    """Predict for a tensor or a loader: `samples` draws averaged, or the posterior mean with `samples=0`.
+
+    net          a BayesianModule; a plain module, whose dropout layers, if any, make the draws (MC-dropout); or a
+                 sequence of draws or modules, averaged as they are (an ensemble)
+    data         a tensor of inputs, or batches: inputs, (inputs, labels) or mappings of keyword arguments
+    likelihood   default Categorical(), which gives a `Classification`; Gaussian(...) gives a `Regression`
+    recalibrate  training batches, from which each draw gets BatchNorm statistics of its own
+    seed         the same seed gives the same draws, whatever the batch size
+    batch_size   rows at a time, where data is a tensor
+
+    Each draw is made once for the whole data set and held until the end: samples x dense weights in memory. Modes
+    and buffers of the net are as before when it returns or raises.
+
+    >>> import kernelseed as ks
+    >>> net = ks.germinate(nn.Linear(20, 3))
+    >>> ks.predict(net, torch.randn(7, 20), samples=4).probs.shape
+    torch.Size([7, 3])
+    """
+    if samples < 0:
+        raise ValueError(f"samples is {samples}; take 0 for the posterior mean, or the number of draws to average.")
+    likelihood = likelihood or Categorical()
+    members = list(net) if isinstance(net, Sequence) else [net]
+    if not members:
+        raise ValueError("net is an empty sequence; give at least one module or draw to average.")
+    with evaluating([_module_of(member) for member in members]):
+        draws = [draw for member in members for draw in make_draws(member, samples, seed)]
+        if recalibrate is not None:
+            batches = list(recalibrate)
+            draws = [_recalibrated(draw, batches) for draw in draws]
+        device = _device_of(draws[0].skeleton)
+        parts: list[Classification | Regression] = []
+        for x in _inputs(data, batch_size):
+            x = _to(x, device)
+            parts.append(_on_cpu(likelihood.predictive([call(draw, x) for draw in draws])))
+    if not parts:
+        raise ValueError("data yields no batches; give a tensor, or a loader that can be iterated (again).")
+    return concatenate(parts)
+
+
+def make_draws(net: nn.Module | Draw | DropoutPass, samples: int, seed: int) -> list[Draw | DropoutPass]:
+    """The networks to average: draws, dropout passes, or just the one network where nothing is random."""
+    if isinstance(net, (Draw, DropoutPass)):
+        return [net]
+    if isinstance(net, BayesianModule):
+        posterior = net.posterior()
+        if samples == 0 or all(g.std is None for g in posterior.gaussians.values()):
+            return [posterior.mean()]
+        generator = torch.Generator(_device_of(net)).manual_seed(seed)
+        return [posterior.draw(generator) for _ in range(samples)]
+    if samples and dropout_layers(net):
+        return [DropoutPass(net, seed * 65_537 + i) for i in range(samples)]
+    return [Draw(net)]
+
+
+def _recalibrated(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | DropoutPass:
+    if not batch_norms(draw.skeleton):
+        return draw
+    if not batches:
+        raise ValueError("recalibrate yields no batches; give some training data, a few thousand examples.")
+    device = _device_of(draw.skeleton)
+
+    def run(buffers: dict[str, Tensor], batch: Any) -> None:
+        call(replace(draw, buffers=buffers), _to(_inputs_of(batch), device))
+
+    return replace(draw, buffers=estimate_statistics(draw.skeleton, run, batches))
+
+
+@contextmanager
+def evaluating(modules: list[nn.Module]) -> Iterator[None]:
+    """Eval mode for all, and each submodule's own mode back whatever happens."""
+    modes = {m: m.training for module in modules for m in module.modules()}
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for m, training in modes.items():
+            m.training = training
+
+
+def _inputs(data: Tensor | Iterable[Any], batch_size: int) -> Iterator[Any]:
+    if isinstance(data, Tensor):
+        # An empty tensor is one empty batch, so that an empty prediction has the right shape.
+        yield from data.split(batch_size) if len(data) else (data,)
+    else:
+        yield from map(_inputs_of, data)
+
+
+def _inputs_of(batch: Any) -> Any:
+    """The inputs of a loader's batch, labels left out."""
+    if isinstance(batch, Mapping):
+        return {key: value for key, value in batch.items() if key not in TARGET_KEYS}
+    return batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
+def _to(x: Any, device: torch.device) -> Any:
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if isinstance(x, Mapping):
+        return {key: _to(value, device) for key, value in x.items()}
+    return type(x)(_to(value, device) for value in x) if isinstance(x, (tuple, list)) else x
+
+
+def _module_of(net: nn.Module | Draw | DropoutPass) -> nn.Module:
+    return net if isinstance(net, nn.Module) else net.skeleton
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    for tensor in [*module.parameters(), *module.buffers()]:
+        return tensor.device
+    return torch.device("cpu")
+
+
+def _on_cpu(prediction: Classification | Regression) -> Classification | Regression:
+    return type(prediction)(*(getattr(prediction, f.name).cpu() for f in fields(prediction)))

@@ -1,0 +1,94 @@
+"""Priors over weights: values handed to `draw.kl`, owned by nobody."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernelseed.distributions import LOG_SQRT_2PI, Sample, at_least_float32
+
+
+class Prior(Protocol):
+    """What `draw.kl` needs of a prior."""
+
+    def kl(self, sample: Sample) -> Tensor:
+        """The KL divergence's estimate from one sample, summed over its weights."""
+        ...
+
+
+def _log_normal(w: Tensor, sigma: float) -> Tensor:
+    return -0.5 * (w / sigma).square() - (math.log(sigma) + LOG_SQRT_2PI)
+
+
+@dataclass(frozen=True)
+class ScaleMixture:
+    """pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), a weight at a time.
+
+    The defaults are what the paper prints: pi = 1/4, -log sigma1^2 = 0 and -log sigma2^2 = 6.
+    Bayes by Backprop states its numbers for -log sigma instead: see `ScaleMixture.blundell()`.
+
+    >>> round(ScaleMixture().sigma2, 4), round(ScaleMixture.blundell().sigma2, 4)
+    (0.0498, 0.0025)
+    """
+
+    pi: float = 0.25
+    sigma1: float = 1.0
+    sigma2: float = math.exp(-3)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pi < 1:
+            raise ValueError(
+                f"pi is {self.pi}; a mixture needs 0 < pi < 1. For a single normal use priors.Gaussian(std)."
+            )
+        for name, sigma in (("sigma1", self.sigma1), ("sigma2", self.sigma2)):
+            _check_std(name, sigma)
+
+    @classmethod
+    def blundell(cls) -> ScaleMixture:
+        """The reading of Blundell et al. (2015): -log sigma1 = 0, -log sigma2 = 6."""
+        return cls(0.25, 1.0, math.exp(-6))
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log P(w), elementwise."""
+        w = at_least_float32(w)
+        wide = _log_normal(w, self.sigma1) + math.log(self.pi)
+        narrow = _log_normal(w, self.sigma2) + math.log1p(-self.pi)
+        return torch.logaddexp(wide, narrow)
+
+    def kl(self, sample: Sample) -> Tensor:
+        """log q(w) - log P(w), summed: the one-sample estimate that Bayes by Backprop uses."""
+        return (sample.log_prob() - self.log_prob(sample.value)).sum()
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N(mean, std^2). Its KL from a Gaussian weight is known in closed form, so no draw adds noise to it."""
+
+    std: float = 1.0
+    mean: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_std("std", self.std)
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log P(w), elementwise."""
+        return _log_normal(at_least_float32(w) - self.mean, self.std)
+
+    def kl(self, sample: Sample) -> Tensor:
+        """The closed form, summed: it depends on where the sample was drawn from, not on the sample."""
+        q = sample.source
+        if q.std is None:
+            raise ValueError("a fixed weight (std=None) has no density; its KL is 0, so leave it out of the sum.")
+        log_std = q.std.log() if q.log_std is None else q.log_std
+        shift = at_least_float32(q.mean) - self.mean
+        second_moment = (q.std.square() + shift.square()) / (2 * self.std**2)
+        return (math.log(self.std) - log_std + second_moment - 0.5).sum()
+
+
+def _check_std(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}; a standard deviation must be positive and finite.")

@@ -1,0 +1,97 @@
+"""KL schedules: how much of KL / N each step's loss carries. 1 is the exact evidence lower bound.
+
+A schedule is a function of a `Moment`; it holds no state, so a resumed or repeated step gets the same weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where training stands: the step counted from 0, the size of the data, the number of Bayesian weights."""
+
+    step: int | None
+    num_data: int
+    num_weights: int
+
+    def require_step(self, schedule: str) -> int:
+        """The step, or an error that says how to give it."""
+        if self.step is None or self.step < 0:
+            raise ValueError(
+                f"step is {self.step}; schedules.{schedule} needs the training step, counted from 0: "
+                "loss(draw, x, y, step=step)."
+            )
+        return self.step
+
+
+Schedule = Callable[[Moment], float]
+
+
+def uniform() -> Schedule:
+    """1/M of the KL to each of an epoch's M batches: the evidence lower bound.
+
+    >>> uniform()(Moment(step=3, num_data=100, num_weights=10))
+    1.0
+    """
+    return constant(1.0)
+
+
+def constant(temperature: float) -> Schedule:
+    """A fixed temperature: below 1 the posterior is colder than Bayes' rule asks for."""
+    if not temperature >= 0:
+        raise ValueError(f"temperature is {temperature}; it must be 0 (no KL) or more.")
+    return partial(_constant, temperature)
+
+
+def automatic() -> Schedule:
+    """min(1, N / number of weights): the KL of a large network would otherwise drown its data.
+
+    >>> automatic()(Moment(step=None, num_data=60_000, num_weights=11_000_000))
+    0.005454545454545455
+    """
+    return _automatic
+
+
+def blundell(num_batches: int) -> Schedule:
+    """2^(M-i) / (2^M - 1) of the KL to batch i = 1..M of an epoch: first the prior, then the data.
+
+    >>> first = blundell(3)(Moment(step=0, num_data=1, num_weights=1)) / 3
+    >>> round(first, 4)  # 4/7
+    0.5714
+    """
+    if num_batches < 1:
+        raise ValueError(f"num_batches is {num_batches}; an epoch has at least one batch: pass len(loader).")
+    return partial(_blundell, num_batches)
+
+
+def warmup(steps: int, then: Schedule | None = None) -> Schedule:
+    """A linear rise from 0 over this many steps, multiplied into the schedule that follows (default: uniform)."""
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; a warm-up takes at least one step.")
+    return partial(_warmup, steps, then or uniform())
+
+
+# Module-level functions, so that an objective can be pickled.
+
+
+def _constant(temperature: float, moment: Moment) -> float:
+    return float(temperature)
+
+
+def _automatic(moment: Moment) -> float:
+    return min(1.0, moment.num_data / max(moment.num_weights, 1))
+
+
+def _blundell(num_batches: int, moment: Moment) -> float:
+    i = moment.require_step("blundell") % num_batches + 1
+    # Divided through by 2^M, which overflows long before an epoch has a thousand batches; times M, because the
+    # loss is a mean over examples and uniform's 1/M is written as 1.
+    return num_batches * 2.0**-i / (1 - 2.0**-num_batches)
+
+
+def _warmup(steps: int, then: Schedule, moment: Moment) -> float:
+    return min(1.0, moment.require_step("warmup") / steps) * then(moment)
