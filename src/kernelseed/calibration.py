@@ -71,7 +71,7 @@ class TemperatureScaling:
             value, derivative = slope(log_t)
             low, high = (log_t, high) if value > 0 else (low, log_t)
             newton = log_t - value / derivative if derivative else math.inf
-            # Bisect where Newton would leave the bracket or no longer halves its step.
+            # Bisect where Newton would leave the bracket or does not halve its step: so the search must end.
             good = low <= newton <= high and abs(newton - log_t) <= abs(step) / 2
             following = newton if good else (low + high) / 2
             step, log_t = following - log_t, following

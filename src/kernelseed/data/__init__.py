@@ -1,0 +1,36 @@
+"""Data sets in memory: loaded by name, kept as bytes, normalised batch by batch.
+
+>>> from kernelseed import data
+>>> digits = data.load("digits", validation=0.1)
+>>> digits.train, digits.validation, digits.test
+(Split(1295 x 1 x 8 x 8), Split(143 x 1 x 8 x 8), Split(359 x 1 x 8 x 8))
+>>> batches = data.Batches(digits.train, digits.mean, digits.std, batch_size=128, shuffle=True, seed=1)
+>>> for epoch in range(2):
+...     batches.set_epoch(epoch)
+...     for x, y in batches:
+...         pass
+>>> x.dtype, len(batches)
+(torch.float32, 11)
+
+`data.available()` lists the names; `folder:PATH` loads pictures of your own.
+"""
+
+from .batches import Batches, augment, normalise
+from .dataset import DataError, Dataset, Split
+from .folder import read_pictures
+from .loading import Available, available, fetch, load, load_test
+
+__all__ = [
+    "Available",
+    "Batches",
+    "DataError",
+    "Dataset",
+    "Split",
+    "augment",
+    "available",
+    "fetch",
+    "load",
+    "load_test",
+    "normalise",
+    "read_pictures",
+]

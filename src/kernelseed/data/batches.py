@@ -1,0 +1,130 @@
+"""From uint8 pictures to float32 batches: augmentation, normalisation, and an order that can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .dataset import Split, Stream, generator_for
+
+
+def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """uint8 pixels in [0, 255] to float32: (pixel / 255 - mean) / std, channel by channel."""
+    channels = batch.shape[1]
+    if not len(mean) == len(std) == channels:
+        raise ValueError(
+            f"mean and std must have one number for each of {channels} channels, got {len(mean)} and {len(std)}"
+        )
+    centre, scale = (
+        torch.tensor(constant, dtype=torch.float32, device=batch.device).mul_(255).view(-1, 1, 1)
+        for constant in (mean, std)
+    )
+    return batch.to(torch.float32).sub_(centre).div_(scale)
+
+
+def augment(batch: Tensor, crop: int = 4, flip: bool = True, generator: torch.Generator | None = None) -> Tensor:
+    """Shift each picture by up to `crop` pixels over a black border, and mirror it with probability one half.
+
+    Each has a shift of its own. `generator` lives on the CPU, so that a seed means the same on every device.
+    """
+    if crop < 0:
+        raise ValueError(f"crop must be at least 0, got {crop}")
+    count, _, height, width = batch.shape
+    if crop:
+        top, left = torch.randint(2 * crop + 1, (2, count), generator=generator).to(batch.device)
+        # Every shift as a view on the padded batch; indexing copies one for each picture.
+        shifts = F.pad(batch, [crop] * 4).unfold(2, height, 1).unfold(3, width, 1)
+        batch = shifts[torch.arange(count, device=batch.device), :, top, left]
+    if flip:
+        mirrored = torch.rand(count, generator=generator).to(batch.device) < 0.5
+        batch = torch.where(mirrored.view(-1, 1, 1, 1), batch.flip(3), batch)
+    return batch
+
+
+class Batches:
+    """Batches (x float32 normalised, y int64) of a split, made from (seed, epoch) and nothing else.
+
+    Call `set_epoch` before each epoch: two passes over one epoch see the same batches, so a resumed run
+    continues as if it had never stopped, and every method at one seed is given the same data.
+
+    With `world_size` processes, the batches that the ranks see at one step make up the batch that one
+    process would see with `batch_size * world_size`. All ranks have equally many examples; up to
+    `world_size - 1` at the end of the order are left out.
+
+    `augment` is called with a uint8 batch and `generator=`: give `kernelseed.data.augment`, or a
+    `functools.partial` of it.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        mean: Sequence[float],
+        std: Sequence[float],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        augment: Callable[..., Tensor] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0..world_size-1, got rank {rank} of world_size {world_size}")
+        self.split = split
+        self.mean = tuple(mean)
+        self.std = tuple(std)
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.augment = augment
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        if len(self) == 0:
+            raise ValueError(
+                f"batch_size must leave at least one batch: {len(split)} examples, batch_size {batch_size}, "
+                f"world_size {world_size}, drop_last {drop_last}; give a smaller one"
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next pass belongs to."""
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self.epoch = epoch
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples one pass gives to this rank."""
+        examples = len(self.split) // self.world_size
+        return examples - examples % self.batch_size if self.drop_last else examples
+
+    def __len__(self) -> int:
+        return -(-self.num_examples // self.batch_size)
+
+    def order(self) -> Tensor:
+        """The indices of this rank's examples in this epoch."""
+        total = len(self.split)
+        everything = (
+            torch.randperm(total, generator=generator_for(Stream.ORDER, self.seed, self.epoch))
+            if self.shuffle
+            else torch.arange(total)
+        )
+        return everything[self.rank :: self.world_size][: self.num_examples]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        epoch = self.epoch  # a set_epoch in the middle of a pass is for the next one
+        for step, index in enumerate(self.order().to(self.split.labels.device).split(self.batch_size)):
+            images = self.split.images[index]
+            if self.augment is not None:
+                key = (Stream.AUGMENTATION, self.seed, epoch, step, self.rank)
+                images = self.augment(images, generator=generator_for(*key))
+            yield normalise(images, self.mean, self.std), self.split.labels[index]

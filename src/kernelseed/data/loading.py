@@ -1,0 +1,154 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .catalogue import KNOWN, read_digits
+from .dataset import DataError, Dataset, Split, channel_statistics, stratified_split
+from .files import Source, data_folder, provide
+from .folder import PictureOptions, read_folder, read_test_folder
+
+_DIGITS = "digits"
+_FOLDER = "folder:"
+_PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Available:
+    """A data set that `load` knows by name; `where` it is found, or None if it must be fetched first."""
+
+    name: str
+    description: str
+    where: str | None
+
+
+def load(
+    name: str,
+    data_dir: _PathLike | None = None,
+    *,
+    validation: float = 0.0,
+    seed: int = 0,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    skip_unreadable: bool = False,
+    download: bool = True,
+) -> Dataset:
+    """Load a data set by name: one of `available()`, or `folder:PATH` for pictures of your own.
+
+    Files are looked for in `data_dir`, else in the folder that the environment's KERNELSEED_DATA names, else
+    in the user's cache, and downloaded to there if they are missing. `validation` is the fraction of each
+    class that is held out of train; `seed` decides which examples these are, never the test split of a known
+    set.
+
+    PATH holds the folders train and test, each with one folder for each class; or class folders alone, of
+    which a fifth, chosen by `seed`, is for testing. For such pictures, `size` (a number for squares, or
+    height and width) is what they are resized to, `channels` is 1 for grey or 3 for colour (None: 3 if any
+    picture has colour), and `skip_unreadable` counts broken files in a warning instead of raising DataError.
+
+    >>> load("digits", validation=0.2).class_names[:3]
+    ('0', '1', '2')
+    """
+    if not 0 <= validation < 1:
+        raise ValueError(f"validation must be a fraction in [0, 1), got {validation}")
+    options = PictureOptions(size, channels, skip_unreadable)
+    constants: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    if name.startswith(_FOLDER):
+        train, test, class_names = read_folder(_folder_path(name), seed, options)
+    else:
+        _refuse_options(name, options)
+        if name == _DIGITS:
+            (train, test), class_names = read_digits(), tuple("0123456789")
+        else:
+            _check_known(name)
+            known = KNOWN[name]
+            paths = provide(known.train + known.test, data_folder(data_dir), download)
+            train, test = known.read(paths[: len(known.train)]), known.read(paths[len(known.train) :])
+            class_names, constants = known.class_names, (known.mean, known.std)
+    held_out = None
+    if validation:
+        train, held_out = stratified_split(train, validation, seed)
+    mean, std = constants or channel_statistics(train.images)
+    return Dataset(name, train, held_out, test, class_names, mean, std)
+
+
+def load_test(
+    name: str,
+    data_dir: _PathLike | None = None,
+    *,
+    seed: int = 0,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    skip_unreadable: bool = False,
+    download: bool = True,
+) -> Split:
+    """The test split of `load`, without need of the train files: for out-of-distribution checks.
+
+    In a folder with train and test, `channels=None` is decided by the test pictures alone.
+    """
+    options = PictureOptions(size, channels, skip_unreadable)
+    if name.startswith(_FOLDER):
+        return read_test_folder(_folder_path(name), seed, options)
+    _refuse_options(name, options)
+    if name == _DIGITS:
+        return read_digits()[1]
+    _check_known(name)
+    return KNOWN[name].read(provide(KNOWN[name].test, data_folder(data_dir), download))
+
+
+def fetch(name: str, data_dir: _PathLike | None = None) -> list[Path]:
+    """Download what is missing of a data set, check all of it, and return its files.
+
+    Digits and folders have nothing to fetch.
+    """
+    if name == _DIGITS or name.startswith(_FOLDER):
+        return []
+    _check_known(name)
+    return provide(KNOWN[name].train + KNOWN[name].test, data_folder(data_dir))
+
+
+def available(data_dir: _PathLike | None = None) -> list[Available]:
+    """The data sets that `load` knows by name, and where they are found; nothing is opened or downloaded."""
+    root = data_folder(data_dir)
+    bundled = "scikit-learn" if importlib.util.find_spec("sklearn") else None
+    digits = Available(_DIGITS, "handwritten digits, 8x8 grey, 1,797, needs no download", bundled)
+    return [digits] + [
+        Available(name, known.description, _where(root, known.train, known.test)) for name, known in KNOWN.items()
+    ]
+
+
+def _where(root: Path, train: tuple[Source, ...], test: tuple[Source, ...]) -> str | None:
+    def complete(sources: tuple[Source, ...]) -> bool:
+        return all(
+            (root / source.path).exists() or (source.archive is not None and (root / source.archive.path).exists())
+            for source in sources
+        )
+
+    if not complete(test):
+        return None
+    return str(root) if complete(train) else f"{root} (test only)"
+
+
+def _check_known(name: str) -> None:
+    if name in KNOWN:
+        return
+    names = [_DIGITS, *KNOWN]
+    nearest = difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    raise DataError(f"unknown data set {name!r}; {hint}Known are {', '.join(names)}, and folder:PATH for pictures")
+
+
+def _refuse_options(name: str, options: PictureOptions) -> None:
+    if options != PictureOptions():
+        raise ValueError(f"size, channels and skip_unreadable are for folder:PATH only, not for {name}")
+
+
+def _folder_path(name: str) -> Path:
+    path = name.removeprefix(_FOLDER)
+    if not path:
+        raise DataError("folder: needs a path, such as folder:pictures/flowers")
+    return Path(path).expanduser()

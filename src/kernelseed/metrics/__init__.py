@@ -1,0 +1,42 @@
+"""How good, and how honest, are predicted probabilities?
+
+    summary(probs, labels)                      accuracy, nll, brier, ece, ace, mce, adaptive_ece
+    reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
+    risk_coverage, aurc, threshold_at_risk      what abstaining buys
+    auroc, fpr_at_95_tpr                        telling out-of-distribution inputs apart
+
+Everything is computed in float64 on the CPU, from the probabilities as they are given (never renormalised),
+and does not depend on the order of the examples.
+"""
+
+from kernelseed.metrics.probabilities import (
+    Reliability,
+    accuracy,
+    ace,
+    adaptive_ece,
+    brier,
+    ece,
+    mce,
+    nll,
+    reliability,
+    summary,
+)
+from kernelseed.metrics.ranking import aurc, auroc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
+
+__all__ = [
+    "Reliability",
+    "accuracy",
+    "ace",
+    "adaptive_ece",
+    "aurc",
+    "auroc",
+    "brier",
+    "ece",
+    "fpr_at_95_tpr",
+    "mce",
+    "nll",
+    "reliability",
+    "risk_coverage",
+    "summary",
+    "threshold_at_risk",
+]

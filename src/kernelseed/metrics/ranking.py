@@ -1,0 +1,91 @@
+"""Metrics of a score that ranks examples: whom to answer, and who is out of distribution.
+
+Only the order of the scores counts. Examples that tie stay together, so the order of examples never matters.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from kernelseed.metrics.checks import check_correct, check_scores
+
+
+def risk_coverage(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
+    """The share of examples answered and the error rate among them, as the confidence threshold falls.
+
+    One point per distinct confidence, the most confident first: examples that tie are answered together. For
+    an uncertainty, such as the entropy, pass its negative.
+
+    >>> correct = torch.tensor([True, True, False, False])
+    >>> coverage, risk = risk_coverage(torch.tensor([0.9, 0.8, 0.8, 0.6]), correct)
+    >>> coverage.tolist(), [round(r, 2) for r in risk.tolist()]
+    ([0.25, 0.75, 1.0], [0.0, 0.33, 0.5])
+    """
+    _, coverage, risk = _selective(confidence, correct)
+    return coverage, risk
+
+
+def aurc(confidence: Tensor, correct: Tensor) -> float:
+    """The area under the risk-coverage curve: the mean over examples of the risk at their own confidence.
+
+    >>> round(aurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False])), 4)
+    0.25
+    """
+    coverage, risk = risk_coverage(confidence, correct)
+    return (coverage.diff(prepend=coverage.new_zeros(1)) * risk).sum().item()
+
+
+def threshold_at_risk(confidence: Tensor, correct: Tensor, risk: float) -> float:
+    """The lowest confidence t for which the examples with confidence >= t have an error rate of at most risk.
+
+    Use it as `abstain = confidence < t`. It is math.inf when no threshold attains the risk: that abstains
+    always. It holds for the examples given: take a validation set, and expect new data to differ by chance.
+
+    >>> threshold_at_risk(torch.tensor([0.75, 0.5, 0.25]), torch.tensor([True, True, False]), risk=0.1)
+    0.5
+    """
+    if not 0 <= risk <= 1:
+        raise ValueError(f"risk is {risk}; it is an error rate and lies in [0, 1]: write 5 % as 0.05")
+    threshold, _, risks = _selective(confidence, correct)
+    attained = threshold[risks <= risk]
+    return attained[-1].item() if len(attained) else math.inf
+
+
+def auroc(in_scores: Tensor, out_scores: Tensor) -> float:
+    """The chance that an out-of-distribution input scores above an in-distribution one; a tie counts 1/2.
+
+    A higher score means "out", as the entropy `torch.special.entr(probs).sum(-1)` does; negate a confidence.
+
+    >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.4, 0.9]))
+    0.875
+    """
+    inside = check_scores(in_scores, "in_scores").sort().values
+    out = check_scores(out_scores, "out_scores")
+    below, up_to = torch.searchsorted(inside, out), torch.searchsorted(inside, out, right=True)
+    return (below + up_to).sum().item() / (2 * len(inside) * len(out))
+
+
+def fpr_at_95_tpr(in_scores: Tensor, out_scores: Tensor) -> float:
+    """The share of in-distribution inputs flagged when the threshold flags at least 95 % of the others.
+
+    "Out" is the positive class and scores higher, as in auroc. Some papers take "in" as the positive class:
+    that is fpr_at_95_tpr(-out_scores, -in_scores).
+
+    >>> fpr_at_95_tpr(torch.tensor([0.1, 0.5]), torch.tensor([0.4, 0.9]))
+    0.5
+    """
+    inside, out = check_scores(in_scores, "in_scores"), check_scores(out_scores, "out_scores")
+    flagged = -(-95 * len(out) // 100)  # the ceiling, in integers: 0.95 * n may round up
+    threshold = out.sort(descending=True).values[flagged - 1]
+    return (inside >= threshold).double().mean().item()
+
+
+def _selective(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(threshold, coverage, risk) at each distinct confidence, the highest first."""
+    c = check_scores(confidence, "confidence")
+    wrong = ~check_correct(correct, c)
+    threshold, group = c.unique(return_inverse=True)
+    answered = torch.bincount(group).flip(0).cumsum(0)
+    errors = torch.bincount(group, weights=wrong.double()).flip(0).cumsum(0)
+    return threshold.flip(0), answered.double() / len(c), errors / answered
