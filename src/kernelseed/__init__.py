@@ -7,7 +7,7 @@ they are first asked for (`ks.data`, `ks.methods`, ...).
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 from kernelseed import likelihoods, metrics, models, priors, schedules
 from kernelseed.conversion import bayesianize, germinate
@@ -48,10 +48,13 @@ __all__ = [
     "schedules",
 ]
 
-_OUTER_ROOMS = {"calibration", "data", "optim", "report"}
+_OUTER_ROOMS = {"calibration", "data", "hub", "methods", "optim", "report", "training"}
+_FROM_OUTER_ROOMS = {"save": "storage", "load": "storage"}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _OUTER_ROOMS:
         return importlib.import_module(f"kernelseed.{name}")
+    if name in _FROM_OUTER_ROOMS:
+        return getattr(importlib.import_module(f"kernelseed.{_FROM_OUTER_ROOMS[name]}"), name)
     raise AttributeError(f"module 'kernelseed' has no attribute {name!r}")

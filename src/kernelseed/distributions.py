@@ -32,6 +32,12 @@ def log_softplus(rho: Tensor) -> Tensor:
     return torch.where(rho < knee, rho, softplus(rho.clamp_min(knee)).log())
 
 
+def inverse_softplus(std: Tensor) -> Tensor:
+    """The rho whose softplus is std."""
+    std = at_least_float32(std)
+    return std + torch.log(-torch.expm1(-std))
+
+
 @dataclass(frozen=True, eq=False)
 class Gaussian:
     """Independent normal weights. `std=None` is a fixed point: every draw is the mean and has no KL.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,6 +36,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, num_classes: int, in_channels: int, stem: str, width: int, dropout: float) -> None:
         super().__init__()
+        self.arguments = {"num_classes": num_classes, "in_channels": in_channels, "stem": stem, "width": width}
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
@@ -89,3 +92,21 @@ def resnet18(
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}; it is the share of activations to drop: 0 <= dropout < 1.")
     return ResNet18(num_classes, in_channels, stem, width, dropout)
+
+
+def recipe(model: nn.Module) -> dict[str, Any] | None:
+    """How to build a model of this room again, as JSON; None for any other model."""
+    if not isinstance(model, ResNet18):
+        return None
+    rate = next(m.p for m in model.modules() if isinstance(m, nn.Dropout))
+    return {"name": "resnet18", **model.arguments, "dropout": rate}
+
+
+def from_recipe(given: dict[str, Any] | None) -> nn.Module:
+    """The model that `recipe` describes."""
+    if given is None:
+        raise ValueError("the model is none of kernelseed.models, so its class is not known here")
+    arguments = dict(given)
+    if (name := arguments.pop("name")) != "resnet18":
+        raise ValueError(f"model {name!r} is unknown; this version has resnet18")
+    return resnet18(**arguments)

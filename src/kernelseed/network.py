@@ -143,7 +143,7 @@ class BayesianModule(nn.Module):
         super().__init__()
         self.skeleton = skeleton
         self.weights = WeightTree(weights, aliases or {})
-        self.train(skeleton.training)
+        self.training = skeleton.training  # its layers keep the modes they have: a frozen BatchNorm stays frozen
 
     def posterior(self) -> Posterior:
         """Germinate once: every weight's Gaussian, from which any number of draws can be made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,11 +51,12 @@ class ELBO(nn.Module):
         self.kl_weight = kl_weight or uniform()
         self.likelihood = likelihood or Categorical()
 
-    def forward(self, draw: Draw, x: Any, y: Tensor, step: int | None = None) -> Terms:
+    def forward(self, draw: Draw, x: Any, y: Tensor, step: int | Moment | None = None) -> Terms:
         """The terms for one minibatch. `step` counts batches from 0, for schedules that depend on it."""
         nll = self.likelihood.nll(call(draw, x), y)
         kl = draw.kl(self.prior)
-        weight = self.kl_weight(Moment(step, self.num_data, draw.num_weights))
+        moment = step if isinstance(step, Moment) else Moment(step, self.num_data)
+        weight = self.kl_weight(replace(moment, num_weights=draw.num_weights))
         return Terms(nll + weight * kl / self.num_data, nll.detach(), kl.detach(), weight)
 
 

@@ -34,7 +34,7 @@ def predict(
     """Predict for a tensor or a loader: `samples` draws averaged, or the posterior mean with `samples=0`.
 
     net          a BayesianModule; a plain module, whose dropout layers, if any, make the draws (MC-dropout); or a
-                 sequence of draws or modules, averaged as they are (an ensemble)
+                 sequence of draws or modules, all averaged (an ensemble)
     data         a tensor of inputs, or batches: inputs, (inputs, labels) or mappings of keyword arguments
     likelihood   default Categorical(), which gives a `Classification`; Gaussian(...) gives a `Regression`
     recalibrate  training batches, from which each draw gets BatchNorm statistics of its own
@@ -52,7 +52,7 @@ def predict(
     if samples < 0:
         raise ValueError(f"samples is {samples}; take 0 for the posterior mean, or the number of draws to average.")
     likelihood = likelihood or Categorical()
-    members = list(net) if isinstance(net, Sequence) else [net]
+    members = list(net) if isinstance(net, (Sequence, nn.ModuleList)) else [net]
     if not members:
         raise ValueError("net is an empty sequence; give at least one module or draw to average.")
     with evaluating([_module_of(member) for member in members]):

@@ -12,11 +12,12 @@ from functools import partial
 
 @dataclass(frozen=True)
 class Moment:
-    """Where training stands: the step counted from 0, the size of the data, the number of Bayesian weights."""
+    """Where training stands: the step counted from 0, and how many data, Bayesian weights and batches an epoch."""
 
     step: int | None
     num_data: int
-    num_weights: int
+    num_weights: int = 0
+    num_batches: int | None = None
 
     def require_step(self, schedule: str) -> int:
         """The step, or an error that says how to give it."""
@@ -56,14 +57,14 @@ def automatic() -> Schedule:
     return _automatic
 
 
-def blundell(num_batches: int) -> Schedule:
+def blundell(num_batches: int | None = None) -> Schedule:
     """2^(M-i) / (2^M - 1) of the KL to batch i = 1..M of an epoch: first the prior, then the data.
 
-    >>> first = blundell(3)(Moment(step=0, num_data=1, num_weights=1)) / 3
+    >>> first = blundell(3)(Moment(step=0, num_data=1)) / 3
     >>> round(first, 4)  # 4/7
     0.5714
     """
-    if num_batches < 1:
+    if num_batches is not None and num_batches < 1:
         raise ValueError(f"num_batches is {num_batches}; an epoch has at least one batch: pass len(loader).")
     return partial(_blundell, num_batches)
 
@@ -86,7 +87,10 @@ def _automatic(moment: Moment) -> float:
     return min(1.0, moment.num_data / max(moment.num_weights, 1))
 
 
-def _blundell(num_batches: int, moment: Moment) -> float:
+def _blundell(num_batches: int | None, moment: Moment) -> float:
+    num_batches = num_batches or moment.num_batches
+    if not num_batches:
+        raise ValueError("num_batches is missing; say how many batches an epoch has: blundell(len(loader)).")
     i = moment.require_step("blundell") % num_batches + 1
     # Divided through by 2^M, which overflows long before an epoch has a thousand batches; times M, because the
     # loss is a mean over examples and uniform's 1/M is written as 1.

@@ -19,10 +19,17 @@ class WeightDistribution(nn.Module, ABC):
     """The distribution of one parameter. Calling it gives a `Gaussian` in the parameter's own shape."""
 
     shape: torch.Size
+    rank: int | None = None
+    """C_pip, where there is a seed."""
 
     @abstractmethod
     def forward(self) -> Gaussian:
         """Decode the distribution from the parameters."""
+
+    @classmethod
+    @abstractmethod
+    def blank(cls, shape: torch.Size, rank: int | None) -> WeightDistribution:
+        """One with the parameters of this shape and rank, their values not yet set."""
 
     @property
     def num_weights(self) -> int:
@@ -38,6 +45,11 @@ class MeanField(WeightDistribution):
         self.shape = weight.shape
         self.mean = nn.Parameter(weight.detach().clone())
         self.rho = nn.Parameter(torch.full_like(weight, rho_offset, requires_grad=False))
+
+    @classmethod
+    def blank(cls, shape: torch.Size, rank: int | None = None) -> MeanField:
+        """See `WeightDistribution.blank`."""
+        return cls(torch.empty(shape))
 
     def forward(self) -> Gaussian:
         """Mean and softplus(rho), as stored."""
@@ -60,6 +72,12 @@ class KernelSeed(WeightDistribution):
         # From zero: every rho starts at the offset, and the first gradient already tells the rows apart.
         self.rho_germinator = nn.Parameter(torch.zeros_like(mean_germinator))
         self.rho_offset = nn.Parameter(mean_germinator.new_full((1,), rho_offset))
+        self.rank = len(seed)
+
+    @classmethod
+    def blank(cls, shape: torch.Size, rank: int | None) -> KernelSeed:
+        """See `WeightDistribution.blank`."""
+        return cls(*_blank_factors(shape, rank), 0.0, shape)
 
     def forward(self) -> Gaussian:
         """Both germinators in one matrix product."""
@@ -77,6 +95,12 @@ class FixedKernelSeed(WeightDistribution):
         self.shape = shape
         self.seed = nn.Parameter(seed)
         self.mean_germinator = nn.Parameter(mean_germinator)
+        self.rank = len(seed)
+
+    @classmethod
+    def blank(cls, shape: torch.Size, rank: int | None) -> FixedKernelSeed:
+        """See `WeightDistribution.blank`."""
+        return cls(*_blank_factors(shape, rank), shape)
 
     def forward(self) -> Gaussian:
         """The germinated mean alone."""
@@ -112,6 +136,12 @@ def seed_rank(shape: torch.Size, delta: float, min_rank: int) -> int:
 
 def _seed_shape(shape: torch.Size, rank: int) -> tuple[int, ...]:
     return (rank, max(shape[:2]), *shape[2:])
+
+
+def _blank_factors(shape: torch.Size, rank: int | None) -> tuple[Tensor, Tensor]:
+    if rank is None:
+        raise ValueError("rank is None; a seed needs its number of channels.")
+    return torch.empty(_seed_shape(shape, rank)), torch.empty(min(shape[:2]), rank)
 
 
 @torch.no_grad()

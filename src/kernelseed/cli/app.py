@@ -1,0 +1,59 @@
+"""The command's frame: subcommands, and errors as one line with exit code 2."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+from rich.markup import escape
+
+from kernelseed import __version__
+from kernelseed.cli import datasets, results, training
+from kernelseed.cli.show import complain
+from kernelseed.data import DataError
+from kernelseed.files import StorageError
+from kernelseed.training import ConfigError
+
+EXPECTED = (ConfigError, DataError, StorageError, FileExistsError, ImportError, ValueError)
+
+app = typer.Typer(
+    name="kernelseed",
+    help="Bayesian deep learning that is smaller than the network it replaces.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command()(training.demo)
+app.command()(training.train)
+app.command()(results.evaluate)
+app.command()(results.predict)
+app.command()(results.report)
+app.command()(results.info)
+app.add_typer(datasets.app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Bayesian deep learning that is smaller than the network it replaces."""
+
+
+def main() -> None:
+    """Run the command; what a user can put right is one line on stderr and exit code 2."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    try:
+        app()
+    except EXPECTED as error:
+        complain(escape(" ".join(str(error).split())))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        complain("stopped; a run that was training goes on with: kernelseed train --resume --out RUN")
+        sys.exit(130)

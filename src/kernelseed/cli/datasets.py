@@ -1,0 +1,39 @@
+"""kernelseed data: what there is, and fetching it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kernelseed import data
+from kernelseed.cli.show import console, print_json
+
+app = typer.Typer(help="List data sets, or fetch one.", no_args_is_help=True)
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are; default: $KERNELSEED_DATA, else the user's cache.")
+]
+
+
+@app.command("list")
+def list_(data_dir: DataDir = None, json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """The data sets that are known by name, and where they are found."""
+    found = data.available(data_dir)
+    if json:
+        return print_json([vars(entry) for entry in found])
+    table = Table("Name", "What it is", "Where")
+    for entry in found:
+        table.add_row(entry.name, entry.description, entry.where or "[dim]not here: kernelseed data get[/]")
+    table.add_row("folder:PATH", "pictures of your own, a folder a class", "")
+    console.print(table)
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="A name of `kernelseed data list`.")], data_dir: DataDir = None
+) -> None:
+    """Fetch a data set from its official address, with its checksum."""
+    paths = data.fetch(name, data_dir)
+    console.print(f"{name}: ready" + (f" in {paths[0].parent}" if paths else " (comes with scikit-learn)"))

@@ -1,0 +1,71 @@
+"""What the commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+stderr = Console(stderr=True)
+
+COLUMNS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓", "brier": "Brier ↓"}
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    stderr.print(f"[bold red]error:[/] {message}", soft_wrap=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """One line for people, out of the way of --json."""
+    stderr.print(message, soft_wrap=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """Plain JSON on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def megas(count: float) -> str:
+    """11,175,370 as 11.2M."""
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k" if count >= 1e3 else str(int(count))
+
+
+def rows_of(result: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, float]]]:
+    """(label, parameters, metrics) of a result, the average over draws before the mean."""
+    ways = [way for way in ("ensemble", "mean") if way in result["metrics"]]
+    return [(result["labels"][way], result["parameters"], result["metrics"][way]) for way in ways]
+
+
+def comparison(results: Sequence[dict[str, Any]], title: str) -> Table:
+    """Methods against metrics, the best value of each column in bold."""
+    rows = [row for result in results for row in rows_of(result)]
+    best = {
+        key: (max if key == "accuracy" else min)(round(metrics[key], 4) for _, _, metrics in rows) for key in COLUMNS
+    }
+    table = Table(title=title, title_justify="left")
+    table.add_column("Model")
+    for heading in ("Params", "RS", *COLUMNS.values()):
+        table.add_column(heading, justify="right")
+    for label, parameters, metrics in rows:
+        cells = [
+            f"[bold]{metrics[key]:.4f}[/]" if round(metrics[key], 4) == best[key] else f"{metrics[key]:.4f}"
+            for key in COLUMNS
+        ]
+        table.add_row(label, megas(parameters["trained"]), f"{parameters['relative']:.2f}", *cells)
+    return table
+
+
+def free_name(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3, ... that is not there."""
+    if not folder.exists():
+        return folder
+    number = 2
+    while (candidate := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    return candidate

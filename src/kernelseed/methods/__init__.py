@@ -1,0 +1,67 @@
+"""Every system of the paper, and what a user would pick instead, behind one interface: see `Method`."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+from typing import Any
+
+from kernelseed.methods.base import Engine, Method
+from kernelseed.methods.natural import IVON, VOGN, Vadam
+from kernelseed.methods.point import Baseline, Dropout, Ensemble
+from kernelseed.methods.variational import BNN, FKSN, KSN, LastLayerKSN
+
+METHODS: dict[str, type[Method]] = {
+    "baseline": Baseline,
+    "dropout": Dropout,
+    "bnn": BNN,
+    "fksn": FKSN,
+    "ksn": KSN,
+    "ksn-last": LastLayerKSN,
+    "vadam": Vadam,
+    "vogn": VOGN,
+    "ivon": IVON,
+    "ensemble": Ensemble,
+}
+
+
+def make(name: str, **options: Any) -> Method:
+    """A method by name. Options that are None keep the method's default.
+
+    >>> make("ksn", delta=0.5).label(ensemble=True)
+    'KSN-E δ=0.5'
+    """
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"method is {name!r}; allowed are {', '.join(METHODS)}.{hint}")
+    allowed = options_of(name)
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in allowed:
+            raise ValueError(f"{key} is no option of method {name!r}, which has: {', '.join(allowed)}.")
+    return METHODS[name](**given)
+
+
+def options_of(name: str) -> list[str]:
+    """The hyperparameters that a method has."""
+    return [field.name for field in fields(METHODS[name])]
+
+
+__all__ = [
+    "BNN",
+    "FKSN",
+    "IVON",
+    "KSN",
+    "METHODS",
+    "VOGN",
+    "Baseline",
+    "Dropout",
+    "Engine",
+    "Ensemble",
+    "LastLayerKSN",
+    "Method",
+    "Vadam",
+    "make",
+    "options_of",
+]

@@ -1,0 +1,101 @@
+"""Networks with one value for every weight: the baseline, dropout, and an ensemble of them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.dropout import CHANNELWISE, ELEMENTWISE
+from kernelseed.methods.base import GradientMethod, likelihood_terms
+from kernelseed.objective import Terms
+from kernelseed.schedules import Moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline(GradientMethod):
+    """The plain network."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """A copy."""
+        return copy.deepcopy(model)
+
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+        """The negative log-likelihood."""
+        return likelihood_terms(net, x, y)
+
+    def label(self, ensemble: bool) -> str:
+        """The paper's name."""
+        return "Baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(Baseline):
+    """The plain network with dropout: the one network is the paper's "Baseline DR", the average MC-Drop."""
+
+    rate: float = 0.1
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate is {self.rate}; it is the share of activations to drop: 0 < rate < 1.")
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """A copy, with the rate set on the dropout layers that the model has."""
+        net = copy.deepcopy(model)
+        layers = [m for m in net.modules() if isinstance(m, ELEMENTWISE + CHANNELWISE)]
+        if not layers:
+            raise ValueError(
+                f"{type(model).__name__} has no dropout layer to set to {self.rate}; add nn.Dropout(0.0) where units "
+                "are to be dropped."
+            )
+        for layer in layers:
+            layer.p = self.rate
+        return net
+
+    def label(self, ensemble: bool) -> str:
+        """The paper's names."""
+        return f"MC-Drop {self.rate:g}" if ensemble else f"Baseline DR {self.rate:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(GradientMethod):
+    """A deep ensemble: plain networks from different starts, trained side by side on the same batches."""
+
+    members: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.members < 1:
+            raise ValueError(f"members is {self.members}; an ensemble has at least one.")
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """The model as it is, and as many more with fresh weights as it takes."""
+        return nn.ModuleList(
+            [model_with_fresh_weights(model) if i else copy.deepcopy(model) for i in range(self.members)]
+        )
+
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+        """The members' losses, summed: their parameters are apart, so each gets its own gradient."""
+        assert isinstance(net, nn.ModuleList)
+        parts = [likelihood_terms(member, x, y) for member in net]
+        nll = torch.stack([part.nll for part in parts]).mean()
+        return Terms(torch.stack([part.loss for part in parts]).sum(), nll, torch.zeros_like(nll), 0.0)
+
+    def label(self, ensemble: bool) -> str:
+        """Its size."""
+        return f"Ensemble of {self.members}"
+
+
+@torch.no_grad()
+def model_with_fresh_weights(model: nn.Module) -> nn.Module:
+    """Another initialisation of any freshly initialised model: its independent weights, shuffled within each tensor."""
+    fresh = copy.deepcopy(model)
+    for parameter in fresh.parameters():
+        flat = parameter.flatten()
+        parameter.copy_(flat[torch.randperm(flat.numel(), device=flat.device)].view_as(parameter))
+    return fresh

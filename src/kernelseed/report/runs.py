@@ -1,0 +1,55 @@
+"""From run folders to the records that the page shows."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from kernelseed.data import DataError
+from kernelseed.files import read_json
+from kernelseed.report.record import RunRecord
+from kernelseed.training.evaluation import read_prediction
+from kernelseed.training.folder import RunFolder
+
+
+def records(run: RunFolder, data_dir: Path | None = None) -> list[RunRecord]:
+    """One record for each way that the run predicts: the average over draws, and the mean."""
+    result, described = run.result(), run.config()
+    evaluation = run.path / "evaluation.json"
+    foreign = read_json(evaluation).get("ood", {}) if evaluation.exists() else {}
+    rows = run.metrics()
+    epochs = [row["epoch"] for row in rows]
+    curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
+    curves.pop("seconds", None)
+    try:
+        images = run.training_config().load_data(data_dir).test.images.numpy()
+    except DataError as error:
+        warnings.warn(f"no pictures in the report: {error}", stacklevel=2)
+        images = None
+    found = []
+    for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
+        prediction, labels = read_prediction(run.path / f"test-{way}.safetensors")
+        outside = run.path / f"ood-{way}.safetensors"
+        has_foreign = way in foreign and outside.exists()
+        found.append(
+            RunRecord(
+                name=run.path.name,
+                method=result["config"]["method"],
+                label=result["labels"][way],
+                parameters=result["parameters"]["trained"],
+                plain_parameters=result["parameters"]["plain"],
+                metrics=result["metrics"][way],
+                probs=prediction.probs.numpy(),
+                labels=labels.numpy(),
+                entropy=prediction.entropy.numpy(),
+                mutual_information=prediction.mutual_information.numpy() if way == "ensemble" else None,
+                curves=curves,
+                config=result["config"],
+                result=result,
+                class_names=described["data"]["classes"],
+                images=images,
+                ood_name=foreign["name"] if has_foreign else None,
+                ood_entropy=read_prediction(outside)[0].entropy.numpy() if has_foreign else None,
+            )
+        )
+    return found

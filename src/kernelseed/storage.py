@@ -1,0 +1,114 @@
+"""Save and load: weights as safetensors, structure as JSON. Loading executes nothing that the files contain."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelseed import models
+from kernelseed.files import StorageError, read_json, whole_or_nothing, write_json
+from kernelseed.network import BayesianModule
+from kernelseed.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+DISTRIBUTIONS: dict[str, type[WeightDistribution]] = {c.__name__: c for c in (MeanField, KernelSeed, FixedKernelSeed)}
+
+
+def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
+    """Write `config.json` and `model.safetensors` into a folder that has neither.
+
+    `extra` is kept in the config beside the network's description.
+
+    >>> import kernelseed as ks, tempfile
+    >>> net = ks.germinate(ks.models.resnet18(10, 1, width=8))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ks.save(net, folder)
+    ...     twin = ks.load(folder)
+    """
+    folder = Path(folder)
+    for name in (CONFIG, WEIGHTS):
+        if (folder / name).exists():
+            raise FileExistsError(f"{folder / name} exists; choose another folder, or remove the file first.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(net, folder / WEIGHTS)
+    write_json(folder / CONFIG, {"network": describe(net), **extra})
+
+
+def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """The network that `save` or `kernelseed train` wrote, in eval mode.
+
+    A network made of a model of your own is rebuilt around another instance of it: `load(folder, model=MyModel())`.
+    """
+    folder = Path(folder)
+    config = read_json(folder / CONFIG)
+    if not isinstance(config.get("network"), dict):
+        raise StorageError(f"{folder / CONFIG} describes no network; was it written by ks.save?")
+    try:
+        net = rebuild(config["network"], model)
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise StorageError(
+            f"{folder / CONFIG} does not describe a network that can be built ({error}); take another copy of it, or "
+            "give the model that it was made from: load(folder, model=...)."
+        ) from None
+    read_weights(net, folder / WEIGHTS)
+    return net.eval()
+
+
+def describe(net: nn.Module) -> dict[str, Any]:
+    """What a network is made of, as JSON."""
+    if isinstance(net, nn.ModuleList):
+        return {"kind": "ensemble", "members": [describe(member) for member in net]}
+    if not isinstance(net, BayesianModule):
+        return {"kind": "plain", "model": models.recipe(net)}
+    weights = {
+        name: {"distribution": type(weight).__name__, "shape": list(weight.shape), "rank": weight.rank}
+        for name, weight in net.weights.items()
+    }
+    aliases = dict(net.weights.aliases)
+    return {"kind": "bayesian", "model": models.recipe(net.skeleton), "weights": weights, "aliases": aliases}
+
+
+def rebuild(description: dict[str, Any], model: nn.Module | None = None) -> nn.Module:
+    """The network of a description, its tensors not yet filled."""
+    if description["kind"] == "ensemble":
+        return nn.ModuleList([rebuild(member, model) for member in description["members"]])
+    plain = models.from_recipe(description["model"]) if model is None else copy.deepcopy(model)
+    if description["kind"] == "plain":
+        return plain
+    weights = {
+        name: DISTRIBUTIONS[entry["distribution"]].blank(torch.Size(entry["shape"]), entry["rank"])
+        for name, entry in description["weights"].items()
+    }
+    for name in (*weights, *description["aliases"]):
+        path, _, leaf = name.rpartition(".")
+        plain.get_submodule(path)._parameters[leaf] = None
+    return BayesianModule(plain, weights, description["aliases"])
+
+
+def write_weights(net: nn.Module, path: Path) -> None:
+    """All parameters and buffers, whole or not at all."""
+    from safetensors.torch import save_model
+
+    with whole_or_nothing(path) as scratch:
+        save_model(net, str(scratch))
+
+
+def read_weights(net: nn.Module, path: Path) -> None:
+    """Fill a network from the file; names and shapes must fit."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_model
+
+    if not path.exists():
+        raise StorageError(f"{path} is missing; give a folder that was written by kernelseed.")
+    try:
+        load_model(net, str(path))
+    except SafetensorError as error:
+        raise StorageError(f"{path} is not a whole safetensors file ({error}); take another copy of it.") from None
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise StorageError(f"{path} belongs to another architecture: {reason}") from None

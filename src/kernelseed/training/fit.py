@@ -1,0 +1,209 @@
+"""Train: from a config to a finished run folder, resumable at any moment."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+
+from kernelseed.data import Batches, Dataset, augment
+from kernelseed.files import StorageError
+from kernelseed.provenance import provenance
+from kernelseed.storage import describe, write_weights
+from kernelseed.training.config import Config
+from kernelseed.training.evaluation import predict_split, summarise, write_prediction
+from kernelseed.training.folder import RunFolder
+from kernelseed.training.module import EpochBatches, Training
+
+
+def train(
+    config: Config,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    data_dir: str | Path | None = None,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train, evaluate and write a run folder; returns what its result.json holds.
+
+    With `resume`, the folder's own config is used and training goes on from its last checkpoint: the weights end as
+    if it had never stopped, bit by bit, on the same kind of machine and number of threads.
+    """
+    run = RunFolder(out)
+    if resume:
+        config = run.training_config()
+        if run.finished:
+            return run.result()
+    data = config.load_data(data_dir)
+    torch.manual_seed(config.seed)
+    plain = config.build_model(data)
+    method = config.build_method()
+    net = method.build(plain)
+    if not resume and getattr(rank_zero_only, "rank", 0) == 0:
+        run = RunFolder.create(out)
+        described = describe(method.posterior(net, method.optimizer(net, len(data.train))))
+        run.write_config({"network": described, "training": config.as_json(), "data": _describe_data(data)})
+    module, seconds = _fit(net, config, data, run, tensorboard, progress)
+    if module.global_rank != 0:
+        return {}
+    posterior = module.posterior().cpu()
+    write_weights(posterior, run.weights)
+    result = {
+        "metrics": _evaluate(posterior, config, data, run),
+        "parameters": {
+            "trained": _count(net),
+            "stored": _count(posterior),
+            "plain": _count(plain),
+            "relative": _count(net) / _count(plain),
+        },
+        "labels": {key: method.label(key == "ensemble") for key in ("mean", "ensemble")},
+        "epochs": module.current_epoch,
+        "data_order": f"permutations of {len(data.train)} examples by (seed {config.seed}, epoch)",
+        "seconds": round(seconds, 2),
+        "seed": config.seed,
+        "config": config.as_json(),
+        **provenance(),
+    }
+    run.write_result(result)
+    return result
+
+
+class Curves(Callback):
+    """Writes metrics.csv, a row an epoch, and counts the seconds; both survive a resume inside the checkpoint."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.rows: list[dict[str, float]] = []
+        self.seconds = 0.0
+        self.started = time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"rows": self.rows, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """From the checkpoint."""
+        self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The clock runs for whole epochs."""
+        self.started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """One more row."""
+        self.seconds += time.perf_counter() - self.started
+        logged = {key: value.item() for key, value in trainer.callback_metrics.items() if not key.endswith("_step")}
+        names = {"loss_epoch": "train_loss", "nll_epoch": "train_nll", "kl_epoch": "train_kl"}
+        kept = {names.get(key, key): value for key, value in logged.items() if key not in ("loss", "nll", "kl")}
+        self.rows.append({"epoch": trainer.current_epoch + 1, **kept, "seconds": round(self.seconds, 3)})
+        if trainer.is_global_zero:
+            self.run.write_metrics(self.rows)
+
+
+def _fit(
+    net: nn.Module, config: Config, data: Dataset, run: RunFolder, tensorboard: bool, progress: bool
+) -> tuple[Training, float]:
+    """Run Lightning's loop to the last epoch."""
+    curves = Curves(run)
+    trainer = _trainer(config, run, curves, tensorboard, progress)
+    loader = partial(
+        Batches, mean=data.mean, std=data.std, seed=config.seed, rank=trainer.global_rank, world_size=trainer.world_size
+    )
+    # One example left over would stop BatchNorm, which can't normalise it.
+    batches = loader(
+        data.train, batch_size=config.batch_size, shuffle=True, augment=augment if config.augment else None,
+        drop_last=len(data.train) // trainer.world_size % config.batch_size == 1,
+    )  # fmt: skip
+    validation = loader(data.validation, batch_size=config.batch_size) if data.validation else None
+    method = config.build_method()
+    module = Training(
+        net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip
+    )
+    checkpoint = run.latest_checkpoint()
+    try:
+        with warnings.catch_warnings():
+            # Lightning's advice is for its own data loaders and loggers, which are not used here.
+            warnings.filterwarnings("ignore", module="lightning")
+            trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError) as error:
+        if checkpoint is None or trainer.global_step:
+            raise
+        raise StorageError(
+            f"{checkpoint} can't be resumed from ({_first_line(error)}); remove it to start this run over."
+        ) from error
+    return module, curves.seconds
+
+
+def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, progress: bool) -> L.Trainer:
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    callbacks: list[Callback] = [
+        curves,
+        ModelCheckpoint(run.checkpoints, filename="epoch-{epoch:04d}", auto_insert_metric_name=False),
+    ]
+    if config.patience is not None:
+        callbacks.append(EarlyStopping("val_nll", patience=config.patience))
+    if progress:
+        callbacks.append(RichProgressBar())
+    return L.Trainer(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        num_nodes=config.nodes,
+        strategy=config.strategy,
+        precision=config.precision,  # type: ignore[arg-type]
+        max_epochs=config.epochs,
+        callbacks=callbacks,
+        logger=TensorBoardLogger(run.path, name="tensorboard", version="") if tensorboard else False,
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+
+
+def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:
+    """The test set by the posterior mean and, where the method is random, by the average over draws."""
+    ways = {"mean": 0}
+    if config.build_method().random and config.samples:
+        ways["ensemble"] = config.samples
+    found = {}
+    for way, samples in ways.items():
+        prediction = predict_split(
+            net, data.test, data, samples=samples, recalibrate=config.recalibrate, seed=config.seed
+        )
+        write_prediction(prediction, data.test.labels, run.path / f"test-{way}.safetensors")
+        found[way] = summarise(prediction, data.test.labels)
+    return found
+
+
+def _describe_data(data: Dataset) -> dict[str, Any]:
+    return {
+        "name": data.name,
+        "classes": list(data.class_names),
+        "image": list(data.train.images.shape[1:]),
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "train": len(data.train),
+        "validation": len(data.validation) if data.validation else 0,
+        "test": len(data.test),
+    }
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

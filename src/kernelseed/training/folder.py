@@ -1,0 +1,95 @@
+"""A run is a folder: its config, its curves, its checkpoints, its network and its result. None overwrites another."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from kernelseed.files import StorageError, read_json, write_json, write_text
+from kernelseed.storage import CONFIG, WEIGHTS
+from kernelseed.training.config import Config
+
+RESULT, METRICS, CHECKPOINTS = "result.json", "metrics.csv", "checkpoints"
+
+
+class RunFolder:
+    """The files of one run, by name."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path) -> RunFolder:
+        """A new folder; one that is there already is an error, whatever it holds."""
+        run = cls(path)
+        try:
+            run.path.mkdir(parents=True)
+        except FileExistsError:
+            raise StorageError(
+                f"{run.path} exists; choose another --out, or continue it with --resume if it is an unfinished run."
+            ) from None
+        except OSError as error:
+            raise StorageError(f"can't make the folder {run.path}: {error.strerror}; choose another --out.") from None
+        return run
+
+    @property
+    def weights(self) -> Path:
+        """The trained network."""
+        return self.path / WEIGHTS
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where training can go on from."""
+        return self.path / CHECKPOINTS
+
+    def latest_checkpoint(self) -> Path | None:
+        """The newest checkpoint, if there is one."""
+        return max(self.checkpoints.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, default=None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return (self.path / RESULT).exists()
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """The exact settings, and what the network and its data are."""
+        write_json(self.path / CONFIG, config)
+
+    def config(self) -> dict[str, Any]:
+        """What `write_config` wrote."""
+        return read_json(self.path / CONFIG)
+
+    def training_config(self) -> Config:
+        """The settings of the run."""
+        config = self.config()
+        if "training" not in config:
+            raise StorageError(f"{self.path} holds a network but no run; give a folder that `kernelseed train` wrote.")
+        return Config.from_json(config["training"])
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Metrics and where they came from."""
+        write_json(self.path / RESULT, result)
+
+    def result(self) -> dict[str, Any]:
+        """What `write_result` wrote."""
+        if not self.finished:
+            raise StorageError(f"{self.path} has no {RESULT}: the run is not finished; continue it with --resume.")
+        return read_json(self.path / RESULT)
+
+    def write_metrics(self, rows: list[dict[str, float]]) -> None:
+        """The curves, a row an epoch."""
+        table = io.StringIO()
+        writer = csv.DictWriter(table, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.path / METRICS, table.getvalue())
+
+    def metrics(self) -> list[dict[str, float]]:
+        """What `write_metrics` wrote."""
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]

@@ -1,0 +1,100 @@
+"""The bridge to Lightning: any method's steps, with noise that is a function of the seed, the step and the rank."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from kernelseed.data import Batches
+from kernelseed.likelihoods import Categorical
+from kernelseed.methods import Engine, Method
+from kernelseed.predict import make_draws
+from kernelseed.schedules import Moment
+
+
+class Training(L.LightningModule):
+    """A method's training steps. Manual optimisation, because some methods draw and differentiate by themselves."""
+
+    def __init__(
+        self, net: nn.Module, method: Method, *, num_data: int, num_batches: int, seed: int, clip: float | None
+    ):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = net
+        self.method = method
+        self.num_data = num_data
+        self.num_batches = num_batches
+        self.seed = seed
+        self.clip = clip
+        self.draws: list[Any] = []
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The method's."""
+        return self.method.optimizer(self.net, self.num_data)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """One step. Seeded by itself, so that a resumed run draws the same noise as one that never stopped."""
+        step = self.global_step
+        torch.manual_seed(noise_seed(self.seed, step, self.global_rank))
+        optimizer = self.optimizers()
+        engine = Engine(self.manual_backward, lambda: self._clip(optimizer))
+        moment = Moment(step, self.num_data, num_batches=self.num_batches)
+        terms = self.method.step(self.net, optimizer, *batch, moment, engine)
+        self.log_dict(
+            {"loss": terms.loss.detach(), "nll": terms.nll, "kl": terms.kl / self.num_data},
+            prog_bar=True, on_step=True, on_epoch=True, batch_size=len(batch[1]), sync_dist=True,
+        )  # fmt: skip
+
+    def on_validation_epoch_start(self) -> None:
+        """The posterior mean, decoded once for the pass."""
+        with torch.no_grad():
+            self.draws = make_draws(self.posterior(), samples=0, seed=0)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """NLL and accuracy of the posterior mean."""
+        x, y = batch
+        probs = Categorical().predictive([draw(x) for draw in self.draws]).probs
+        nll = -probs.gather(1, y[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
+        accuracy = (probs.argmax(1) == y).float().mean()
+        self.log_dict({"val_nll": nll, "val_accuracy": accuracy}, prog_bar=True, batch_size=len(y), sync_dist=True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Nothing is kept: a draw belongs to the weights that it was made from."""
+        self.draws = []
+
+    def posterior(self) -> nn.Module:
+        """The network to predict with, as it stands."""
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        posterior = self.method.posterior(self.net, optimizer)
+        return posterior.eval() if posterior is not self.net else posterior
+
+    def _clip(self, optimizer: Any) -> None:
+        if self.clip is not None:
+            self.clip_gradients(optimizer, gradient_clip_val=self.clip, gradient_clip_algorithm="norm")
+
+
+class EpochBatches:
+    """Batches whose order is that of the trainer's current epoch, also after a resume."""
+
+    def __init__(self, batches: Batches, module: Training) -> None:
+        self.batches = batches
+        self.module = module
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.batches.set_epoch(self.module.current_epoch)
+        return iter(self.batches)
+
+
+def noise_seed(seed: int, step: int, rank: int) -> int:
+    """A seed for each step of each rank, far from all the others."""
+    digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
