@@ -1,0 +1,66 @@
+"""The test images worth a look, as pictures inside the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from kernelseed.report.record import RunRecord
+
+MOST_PIXELS = 64  # the longer side of a stored picture: larger images are scaled down to keep the page small
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A test image and what was thought of it."""
+
+    uri: str
+    truth: str
+    guess: str
+    right: bool
+    confidence: str
+    tooltip: str
+
+
+def most_uncertain(run: RunRecord, count: int = 6) -> list[Tile]:
+    """The test images of the highest predictive entropy."""
+    chosen = np.argsort(-run.entropy, kind="stable")[:count]
+    return [_tile(run, i) for i in chosen]
+
+
+def confidently_wrong(run: RunRecord, count: int = 6) -> list[Tile]:
+    """The mistakes made with the highest confidence."""
+    wrong = np.flatnonzero(~run.correct)
+    chosen = wrong[np.argsort(-run.confidence[wrong], kind="stable")[:count]]
+    return [_tile(run, i) for i in chosen]
+
+
+def _tile(run: RunRecord, i: int) -> Tile:
+    assert run.images is not None
+    truth, guess = (_class_name(run, int(which[i])) for which in (run.labels, run.predicted))
+    told = f"test example {i}: entropy {run.entropy[i]:.2f} nats"
+    if run.mutual_information is not None:
+        told += f", of which {run.mutual_information[i]:.2f} is disagreement between draws"
+    return Tile(data_uri(run.images[i]), truth, guess, bool(run.correct[i]), _sure(run.confidence[i]), told)
+
+
+def _sure(confidence: float) -> str:
+    return f"{confidence:.1%}" if confidence < 0.9995 else ">99.9%"  # nothing here is certain
+
+
+def _class_name(run: RunRecord, index: int) -> str:
+    return run.class_names[index] if index < len(run.class_names) else str(index)
+
+
+def data_uri(image: np.ndarray) -> str:
+    """A (C, H, W) uint8 image as a PNG inside a URI; of an unusual number of channels the first is shown."""
+    pixels = image.transpose(1, 2, 0) if len(image) in (3, 4) else image[0]
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    picture.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,0 +1,186 @@
+"""What the numbers say, in a table with its best values marked and in a few sentences that claim no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelseed.report.figures import wilson
+from kernelseed.report.record import RunRecord
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: what it holds, how it is written, and which end of it is good."""
+
+    title: str
+    meaning: str
+    value: Callable[[RunRecord], float]
+    show: Callable[[float], str]
+    higher_is_better: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A written value, and whether no run has a better one."""
+
+    text: str
+    best: bool
+
+
+def _metric(name: str) -> Callable[[RunRecord], float]:
+    return lambda run: run.metrics.get(name, math.nan)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _hundredfold(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+COLUMNS = (
+    Column("Parameters", "stored parameters", lambda run: run.parameters, "{:,.0f}".format),
+    Column("Size", "parameters per plain parameter", lambda run: run.relative_size, "{:.2f}×".format),
+    Column("ACC", "accuracy in percent", _metric("accuracy"), _hundredfold, higher_is_better=True),
+    Column("NLL", "negative log-likelihood per example, in nats", _metric("nll"), "{:.4f}".format),
+    Column("ECE", "expected calibration error", _metric("ece"), "{:.4f}".format),
+    Column("ACE", "average calibration error", _metric("ace"), "{:.4f}".format),
+    Column("MCE", "maximum calibration error", _metric("mce"), "{:.4f}".format),
+    Column("Brier", "Brier score", _metric("brier"), "{:.4f}".format),
+    Column("Seconds", "time of the run", lambda run: run.result.get("seconds", math.nan), _seconds),
+)
+
+
+def cells(runs: Sequence[RunRecord], column: Column) -> list[Cell]:
+    """One cell per run. Every run that shows the best value is marked, for what reads alike ranks alike."""
+    values = [float(column.value(run)) for run in runs]
+    known = [value for value in values if math.isfinite(value)]
+    shown = [column.show(value) if math.isfinite(value) else "–" for value in values]
+    if len(known) < 2:
+        return [Cell(text, best=False) for text in shown]
+    best = column.show(max(known) if column.higher_is_better else min(known))
+    return [Cell(text, best=text == best) for text in shown]
+
+
+def data_name(run: RunRecord) -> str | None:
+    """The name of the data as the config tells it: `data` or `dataset`, a word or a section with a `name`."""
+    for key in ("dataset", "data"):
+        said = run.config.get(key)
+        if isinstance(said, dict):
+            said = said.get("name")
+        if isinstance(said, str):
+            return said
+    return None
+
+
+def joined(words: Sequence[str]) -> str:
+    """["a", "b", "c"] -> "a, b and c"."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def same_examples(runs: Sequence[RunRecord]) -> bool:
+    """Whether all runs were judged on the same labels in the same order."""
+    return all(np.array_equal(run.labels, runs[0].labels) for run in runs)
+
+
+def _spelled(count: int) -> str:
+    words = ("Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
+    return words[count - 2] if count <= 12 else f"{count}"
+
+
+def what_was_compared(runs: Sequence[RunRecord]) -> str:
+    """How many runs, on which data, judged on how many examples."""
+    data = sorted({name for run in runs if (name := data_name(run))})
+    counts = sorted({len(run.labels) for run in runs})
+    count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    trained = len({run.name for run in runs})
+    runs_said = "One run" if trained == 1 else f"{_spelled(trained)} runs"
+    if trained < len(runs):  # the same weights may predict in several ways
+        runs_said += f" with {_spelled(len(runs)).lower()} ways of predicting"
+    where = f" on {joined(data)}" if data else ""
+    return f"{runs_said}{where}, judged on {count} test examples."
+
+
+def sentences(runs: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
+    """The most accurate, the best by NLL, the smallest: and which runs the test set cannot tell from them."""
+    if len(runs) == 1:
+        return _alone(runs[0], names[0])
+    if not same_examples(runs):
+        return ["The runs were not judged on the same test examples: compare their numbers with care."]
+    wrong = [1.0 - run.correct for run in runs]
+    surprise = [_surprise(run) for run in runs]
+    said = [
+        _leader(runs, names, "ACC", "the highest accuracy", "%", wrong),
+        _leader(runs, names, "NLL", "the lowest negative log-likelihood", " nats", surprise),
+        _smallest(runs, names),
+    ]
+    return [sentence for sentence in said if sentence]
+
+
+def _leader(
+    runs: Sequence[RunRecord],
+    names: Sequence[str],
+    title: str,
+    praise: str,
+    unit: str,
+    losses: list[np.ndarray],
+) -> str:
+    """Who leads in this column, and who is as good as far as these examples can tell."""
+    row = cells(runs, next(column for column in COLUMNS if column.title == title))
+    best = [i for i, cell in enumerate(row) if cell.best]
+    if not best:
+        return ""
+    value = row[best[0]].text + unit
+    if len(best) > 1:
+        return f"{joined([names[i] for i in best])} share {praise}, {value}."
+    rest = [i for i, cell in enumerate(row) if i != best[0] and cell.text != "–"]
+    close = [i for i in rest if not distinguishable(losses[best[0]], losses[i])]
+    claim = f"{names[best[0]]} has {praise}, {value}"
+    if not close:
+        return f"{claim}; every other run differs from it by more than this test set's sampling error."
+    if len(close) == len(rest) and len(rest) > 1:
+        return f"{claim}, but this test set cannot tell it from any of the other runs."
+    others = joined([f"{names[i]} ({row[i].text}{unit})" for i in close])
+    return f"{claim}; this test set cannot tell it from {others}."
+
+
+def _smallest(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
+    least = min(run.parameters for run in runs)
+    smallest = [i for i, run in enumerate(runs) if run.parameters == least]
+    size = _size(runs[smallest[0]])
+    if len(smallest) > 1:
+        return f"{joined([names[i] for i in smallest])} are the smallest: {size}."
+    accuracy = runs[smallest[0]].metrics.get("accuracy", math.nan)
+    at = f", at {accuracy:.2%} accuracy" if math.isfinite(accuracy) else ""
+    return f"{names[smallest[0]]} is the smallest: {size}{at}."
+
+
+def _size(run: RunRecord) -> str:
+    return f"{run.parameters:,} parameters, {run.relative_size:.2f} times the size of the plain network"
+
+
+def _alone(run: RunRecord, name: str) -> list[str]:
+    """With nothing to compare, how sure the accuracy is."""
+    low, high = wilson(float(run.correct.mean()), len(run.labels))
+    return [
+        f"{name} is right on {run.correct.mean():.2%} of the test examples; "
+        f"from so many examples the 95% interval of its accuracy is {low:.1%} to {high:.1%}.",
+        f"It stores {_size(run)}.",
+    ]
+
+
+def _surprise(run: RunRecord) -> np.ndarray:
+    chosen = run.probs[np.arange(len(run.labels)), run.labels]
+    return -np.log(np.maximum(chosen, np.finfo(np.float32).tiny))
+
+
+def distinguishable(loss: np.ndarray, other: np.ndarray) -> bool:
+    """Is the mean difference of two losses on the same examples outside its own 95 % interval around zero?"""
+    difference = np.asarray(loss, float) - np.asarray(other, float)
+    error = difference.std(ddof=1) / math.sqrt(len(difference)) if len(difference) > 1 else math.inf
+    return bool(abs(difference.mean()) > 1.96 * error)
