@@ -27,7 +27,10 @@ def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
         raise ValueError("draw was made by another network; pass a draw of this one: collapse(net, net.draw()).")
     plain = copy.deepcopy(net.skeleton)
     for name, sample in draw.samples.items():
-        parameter = nn.Parameter(sample.value.detach().clone())
+        # Germination may hand out transposed views; what is stored and exported is laid out plainly.
+        value = sample.value.detach().clone(memory_format=torch.contiguous_format)
+        trained = any(p.requires_grad for p in net.weights[name].parameters())
+        parameter = nn.Parameter(value, requires_grad=trained)
         for place in (name, *(alias for alias, first in draw.aliases.items() if first == name)):
             path, _, leaf = place.rpartition(".")
             setattr(plain.get_submodule(path), leaf, parameter)

@@ -59,6 +59,8 @@ def predict(
         draws = [draw for member in members for draw in make_draws(member, samples, seed)]
         if recalibrate is not None:
             batches = list(recalibrate)
+            if not batches:
+                raise ValueError("recalibrate yields no batches; give some training data, a few thousand examples.")
             draws = [_recalibrated(draw, batches) for draw in draws]
         device = _device_of(draws[0].skeleton)
         parts: list[Classification | Regression] = []
@@ -88,8 +90,6 @@ def make_draws(net: nn.Module | Draw | DropoutPass, samples: int, seed: int) -> 
 def _recalibrated(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | DropoutPass:
     if not batch_norms(draw.skeleton):
         return draw
-    if not batches:
-        raise ValueError("recalibrate yields no batches; give some training data, a few thousand examples.")
     device = _device_of(draw.skeleton)
 
     def run(buffers: dict[str, Tensor], batch: Any) -> None:

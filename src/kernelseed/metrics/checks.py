@@ -36,9 +36,7 @@ def check_labels(labels: Tensor, probs: Tensor) -> Tensor:
         or labels.is_floating_point()
         or labels.is_complex()
     ):
-        raise TypeError(
-            f"labels is a {kind(labels)}; it must be an integer tensor of classes: use labels.long()"
-        )
+        raise TypeError(f"labels is a {kind(labels)}; it must be an integer tensor of classes: use labels.long()")
     n, k = probs.shape
     if labels.shape != (n,):
         raise ValueError(
@@ -73,9 +71,7 @@ def check_scores(scores: Tensor, name: str) -> Tensor:
 def check_correct(correct: Tensor, confidence: Tensor) -> Tensor:
     """correct as bool on the CPU, or an error that says how it does not fit confidence."""
     if not isinstance(correct, Tensor) or correct.dtype != torch.bool:
-        raise TypeError(
-            f"correct is a {kind(correct)}; it must be a bool tensor: use probs.argmax(-1) == labels"
-        )
+        raise TypeError(f"correct is a {kind(correct)}; it must be a bool tensor: use probs.argmax(-1) == labels")
     if correct.shape != confidence.shape:
         shapes = f"correct has shape {tuple(correct.shape)}; confidence has {tuple(confidence.shape)}"
         raise ValueError(f"{shapes}: the two must agree, give one of each per example")

@@ -1,0 +1,322 @@
+"""What Vadam and VOGN share: a Gaussian with diagonal precision around the parameters, and how it is sampled.
+
+The parameters hold the posterior's mean, the optimizer's state holds what its precision is made of. Weights
+are drawn into the parameters for as long as a `with` block lasts; the mean always comes back, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Group = dict[str, Any]
+State = dict[str, Any]
+Losses = Callable[[], Iterable[Tensor]]
+Pair = tuple[Tensor, Tensor]
+Moments = dict[Tensor, Pair]
+
+# The default init_precision is prior_precision + INIT_SHARE num_data. With much less, draws of a deep network
+# are noise; with much more, the first steps, which divide by it, are too short. Vadam has measurements.
+INIT_SHARE = 0.1
+
+
+def check(holds: bool, argument: str, value: object, rule: str, remedy: str) -> None:
+    """Raise a ValueError that names the argument, its value, the rule it broke and what to do."""
+    if not holds:
+        raise ValueError(f"{argument}={value!r}, but {argument} must be {rule}: {remedy}")
+
+
+def check_group(group: Group) -> None:
+    """Check one parameter group's hyperparameters. Comparisons are written so that NaN fails them."""
+    N, lr, lam, P0 = (group[key] for key in ("num_data", "lr", "prior_precision", "init_precision"))
+    check(
+        0 < N < math.inf,
+        "num_data",
+        N,
+        "positive and finite",
+        "give the number of examples in the training set, len(dataset)",
+    )
+    check(0 <= lr < math.inf, "lr", lr, "finite and not negative", "try 1e-3 for Vadam, 1e-2 for VOGN")
+    check(
+        len(group["betas"]) == 2 and all(0 <= beta < 1 for beta in group["betas"]),
+        "betas",
+        group["betas"],
+        "a pair of numbers in [0, 1)",
+        "(0.9, 0.999) suits most networks, and 0 turns an average off",
+    )
+    check(
+        0 < lam < math.inf,
+        "prior_precision",
+        lam,
+        "positive and finite",
+        "it is 1 / variance of the Gaussian prior of a weight; 1.0 is a standard normal",
+    )
+    check(
+        lam <= P0 < math.inf,
+        "init_precision",
+        P0,
+        f"finite and at least prior_precision={lam!r}",
+        "the data only ever add precision; raise init_precision, or leave it None for the default",
+    )
+    for p in group["params"]:
+        check(
+            not p.requires_grad or p.dtype in (torch.float32, torch.float64),
+            "params",
+            f"a trainable parameter of {p.dtype}",
+            "float32 or float64",
+            "smaller types lose a precision's small increments; keep float32, run the closure under autocast",
+        )
+
+
+class PosteriorOptimizer(torch.optim.Optimizer, ABC):
+    """An optimizer whose parameters are the mean of q(w) = N(mu, 1 / precision).
+
+    A parameter is random if it requires a gradient or has ever been trained; any other is a constant, of
+    standard deviation 0. So freezing a trained parameter stops its training and keeps its posterior.
+
+    Noise is one `torch.randn` for each random parameter, in the order of the groups, from the generator of
+    the call, else of the constructor, else torch's global one. The constructor's generator is part of
+    `state_dict`; with the global one, save `torch.get_rng_state()` where a run must continue bit for bit.
+    """
+
+    def __init__(self, params: Any, defaults: Group, samples: int, generator: torch.Generator | None) -> None:
+        check(
+            isinstance(samples, int) and samples >= 1,
+            "samples",
+            samples,
+            "an integer of at least 1",
+            "it is the number of posterior draws averaged in a step; 1 is the cheapest, 10 is common",
+        )
+        self.samples = samples
+        self.generator = generator
+        self._is_sampled = False
+        super().__init__(params, defaults)
+
+    # What a method defines: its state, the precision that the state means, and how one step changes it
+
+    @abstractmethod
+    def _initial_state(self, p: Tensor, group: Group) -> State:
+        """The state of a parameter before its first step."""
+
+    @abstractmethod
+    def _precision(self, state: State, group: Group) -> Tensor:
+        """The posterior precision, elementwise."""
+
+    @abstractmethod
+    def _update(self, mu: Tensor, means: Pair, state: State, group: Group) -> tuple[Tensor, State]:
+        """The next mean and state, as new tensors, from the means of g and of g^2."""
+
+    # The posterior, for users
+
+    @torch.no_grad()
+    def precision(self, p: Tensor) -> Tensor:
+        """The posterior precision of every element of the parameter p: infinite where p is a constant."""
+        for group in self.param_groups:
+            if any(p is q for q in group["params"]):
+                if not self._is_random(p):
+                    return torch.full_like(p, math.inf)
+                return self._precision(self._state(p, group), group)
+        raise ValueError(
+            f"precision of a tensor of shape {tuple(p.shape)}: it is none of this optimizer's parameters; "
+            "pass the parameter object itself, such as model.weight, not a copy"
+        )
+
+    def std(self, p: Tensor) -> Tensor:
+        """The posterior standard deviation of every element of the parameter p: 0 where p is a constant."""
+        return self.precision(p).rsqrt()
+
+    @torch.no_grad()
+    def draw(self, generator: torch.Generator | None = None) -> dict[Tensor, Tensor]:
+        """One draw w = mu + eps / sqrt(precision) of every random parameter, as values: none is changed."""
+        self._refuse_if_sampled("draw()")
+        generator = generator if generator is not None else self.generator
+        return {
+            p: p + standard_normal(p, generator) * self._precision(self._state(p, group), group).rsqrt()
+            for group in self.param_groups
+            for p in group["params"]
+            if self._is_random(p)
+        }
+
+    @contextmanager
+    def sampled(self, generator: torch.Generator | None = None) -> Iterator[None]:
+        """Hold one posterior draw in the parameters; the mean is back when the block ends, however it ends.
+
+        Changes made to the parameters inside the block are lost with the draw. Weights are written in place,
+        so a graph built inside and differentiated outside is an error of autograd, not a wrong gradient.
+        """
+        self._refuse_if_sampled("sampled()")
+        draw = self.draw(generator)
+        mean = {p: p.detach().clone() for p in draw}
+        try:
+            self._is_sampled = True
+            write(draw)
+            yield
+        finally:
+            try:
+                write(mean)
+            except BaseException:  # a second interrupt, in the middle of the restoring itself
+                write(mean)
+                raise
+            finally:
+                self._is_sampled = False
+
+    # What the steps are made of
+
+    @torch.no_grad()
+    def _step(self, losses: Losses, shared_graph: bool = False) -> Tensor:
+        """Update every parameter that `losses()` reaches, all after the last draw; return the mean loss."""
+        return self._apply(*self._gradient_moments(losses, shared_graph))
+
+    @torch.no_grad()
+    def _step_by_moments(self, moments: Callable[[], tuple[Tensor, Moments]]) -> Tensor:
+        """The same, where `moments()` gives the mean loss and each parameter's means of g and g^2 at a draw."""
+        self._refuse_if_sampled("step()")
+        total = torch.zeros(())
+        sums: Moments = {}
+        for _ in range(self.samples):
+            with self.sampled():
+                loss, found = moments()
+            total = total.to(loss) + loss.detach() / self.samples
+            for p, means in found.items():
+                G, Q = sums.get(p, (torch.zeros_like(p), torch.zeros_like(p)))
+                sums[p] = (G + means[0] / self.samples, Q + means[1] / self.samples)
+        if not (total.isfinite() and all(G.isfinite().all() for G, _ in sums.values())):
+            raise FloatingPointError(
+                f"the loss of moments is {total.item()} or a gradient is not finite; the mean weights are as before "
+                "this step: lower lr, or raise init_precision so that draws stay closer to the mean"
+            )
+        return self._apply(total, sums)
+
+    def _apply(self, loss: Tensor, moments: Moments) -> Tensor:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p in moments:
+                    mu, self.state[p] = self._update(p, moments[p], self._state(p, group), group)
+                    p.copy_(mu)
+        return loss
+
+    def _gradient_moments(self, losses: Losses, shared_graph: bool) -> tuple[Tensor, Moments]:
+        """The mean loss, and each parameter's mean of g and mean of g^2, over all draws and all `losses()`.
+
+        A parameter that no loss reaches is left out; one that only some reach has gradient 0 in the others.
+        """
+        self._refuse_if_sampled("step()")
+        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        total, count = torch.zeros(()), 0
+        sums: Moments = {}
+        for _ in range(self.samples):
+            with self.sampled(), torch.enable_grad():
+                for loss in losses():
+                    total, count = total.to(loss) + loss.detach(), count + 1
+                    for p, g in zip(params, gradients(loss, params, retain_graph=shared_graph), strict=True):
+                        if g is not None:
+                            if p not in sums:
+                                sums[p] = (torch.zeros_like(p), torch.zeros_like(p))
+                            G, Q = sums[p]
+                            G.add_(g)
+                            Q.addcmul_(g, g)
+        if not sums:
+            raise ValueError(
+                "the loss of closure depends on none of the parameters: check that it runs the model this "
+                "optimizer was given, and that the model's parameters require gradients"
+            )
+        for p, (G, _) in sums.items():
+            if not G.isfinite().all():
+                raise FloatingPointError(
+                    f"a gradient of a parameter of shape {tuple(p.shape)} is not finite, though the loss is; "
+                    "the mean weights are as before this step: look for sqrt or log at 0 in the model"
+                )
+        return total / count, {p: (G / count, Q / count) for p, (G, Q) in sums.items()}
+
+    def _state(self, p: Tensor, group: Group) -> State:
+        # never made by looking: a parameter has a state of its own once it has been trained
+        return self.state[p] if p in self.state else self._initial_state(p, group)
+
+    def _is_random(self, p: Tensor) -> bool:
+        return p.requires_grad or p in self.state
+
+    def _refuse_if_sampled(self, what: str) -> None:
+        if self._is_sampled:
+            raise RuntimeError(
+                f"{what} inside sampled(): it needs the mean, but the parameters hold a draw until the block "
+                f"ends; call {what} after it"
+            )
+
+    # torch's protocol
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group of parameters, checked first; what it leaves out is as in the constructor."""
+        params = param_group["params"]
+        params = [params] if isinstance(params, Tensor) else list(params)
+        group = {**self.defaults, **param_group, "params": params}
+        if group["init_precision"] is None:
+            group["init_precision"] = group["prior_precision"] + INIT_SHARE * group["num_data"]
+        # named parameters come as (name, parameter), and super() takes them apart
+        check_group({**group, "params": [p[1] if isinstance(p, tuple) else p for p in params]})
+        super().add_param_group(group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch's state_dict, and the state of the constructor's generator where there is one."""
+        state = super().state_dict()
+        return state if self.generator is None else {**state, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` saved; a saved generator only where this optimizer has one of its own."""
+        super().load_state_dict(state_dict)
+        if self.generator is not None and "generator" in state_dict:
+            self.generator.set_state(state_dict["generator"].cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # torch pickles and copies its own attributes only; a copy is in no one's sampled() block
+        ours = {"samples": self.samples, "generator": self.generator, "_is_sampled": False}
+        return {**super().__getstate__(), **ours}
+
+
+def standard_normal(p: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Noise of the shape of p, drawn where the generator lives: one seed gives one draw on every device."""
+    device = p.device if generator is None else generator.device
+    return torch.randn(p.shape, generator=generator, dtype=p.dtype, device=device).to(p.device)
+
+
+@torch.no_grad()
+def write(values: dict[Tensor, Tensor]) -> None:
+    """Write each value into its parameter."""
+    for p, value in values.items():
+        p.copy_(value)
+
+
+def gradients(loss: Tensor, params: list[Tensor], retain_graph: bool) -> tuple[Tensor | None, ...]:
+    """The gradient of one scalar loss for every parameter, None where the loss does not reach it."""
+    if not loss.isfinite():
+        raise FloatingPointError(
+            f"the loss of closure is {loss.item()}; the mean weights are as before this step: lower lr, or "
+            "raise init_precision so that draws stay closer to the mean"
+        )
+    if not loss.requires_grad:
+        return (None,) * len(params)
+    try:
+        found = torch.autograd.grad(loss, params, retain_graph=retain_graph, allow_unused=True)
+    except RuntimeError as error:
+        if "backward through the graph a second time" in str(error):
+            raise RuntimeError("closure called backward(): drop it, closure only returns the loss") from error
+        raise
+    return tuple(g if g is None else g.to_dense() for g in found)
+
+
+def call(closure: Callable[..., Tensor] | None, *batch: Tensor) -> Tensor:
+    """What the closure returns, once it is known to be callable and to return a tensor."""
+    if closure is None:
+        raise TypeError(
+            "step(closure=None): this optimizer evaluates the loss at several draws of the weights, so it "
+            "needs a closure that returns the loss: opt.step(lambda: loss_fn(model(x), y))"
+        )
+    loss = closure(*batch)
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"closure returned {loss!r}, but it must return a tensor: is a return missing?")
+    return loss

@@ -1,0 +1,128 @@
+"""Vadam: Adam whose second moment is a posterior's precision (Khan et al., 2018, arXiv:1806.04854)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .posterior import Group, Pair, PosteriorOptimizer, State, call
+
+
+def vadam_update(
+    mu: Tensor,
+    m: Tensor,
+    s: Tensor,
+    gbar: Tensor,
+    qbar: Tensor,
+    *,
+    t: int,
+    lr: float,
+    betas: tuple[float, float],
+    lam: float,
+    N: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(mu, m, s) after step t = 1, 2, ...; gbar and qbar are the means over draws of g and of g^2."""
+    b1, b2 = betas
+    m = b1 * m + (1 - b1) * (gbar + lam * mu / N)
+    s = b2 * s + (1 - b2) * qbar
+    mhat, shat = m / (1 - b1**t), s / (1 - b2**t)
+    return mu - lr * mhat / (shat.sqrt() + lam / N), m, s
+
+
+class Vadam(PosteriorOptimizer):
+    """Adam at draws from q(w) = N(mu, 1 / (N s + lam)), s the running mean of squared minibatch gradients.
+
+    ```python
+    opt = Vadam(model.parameters(), num_data=len(train))
+    for x, y in loader:
+        loss = opt.step(lambda: F.cross_entropy(model(x), y))
+    with opt.sampled():  # one draw from the posterior; outside of the block the weights are its mean
+        model(x_test)
+    ```
+
+    A step calls the closure at `samples` draws of the weights, averages the gradients and their squares, and
+    updates the mean. The closure only returns the loss, a mean over the minibatch: it must not call backward,
+    and `.grad` is neither read nor written, so the hooks of DistributedDataParallel do not run. A loss or a
+    gradient that is not finite raises FloatingPointError, and mean and state are as before.
+
+    What it is not: squares are of a minibatch's mean gradient, so that N s is about 1 / (batch size) of the
+    Fisher information, and variances are that much too large where the data decide them and not the prior.
+    VOGN squares per example.
+
+    BatchNorm's running statistics are those of the draws; re-estimate them before you predict.
+
+    Arguments:
+        params: parameters or groups of them, as for any torch optimizer. Groups can have their own lr, betas,
+            prior_precision and init_precision.
+        num_data: N, the size of the training set.
+        lr: step size.
+        betas: decay of the mean gradient and of the mean squared gradient.
+        prior_precision: lam of the prior N(0, 1 / lam).
+        init_precision: P0 = N s + lam at the start, at least lam; by default lam + num_data / 10. It trades
+            the noise of the first draws against the length of the first steps, for s is in the denominator
+            too, and bias correction multiplies its start by 1 / (1 - betas[1]). Measured by the accuracy of
+            the mean, a ResNet of 8 to 32 channels, FashionMNIST, batch 64, 1 sample, lam 1: after 700 steps
+            at lr 1e-3 .15 for P0 = lam, .36 for N / 100, .47 for N / 10, .28 for N, .17 for 10 N; after 3,000
+            steps with N / 10 .68 at lr 1e-3 and .85 at lr 1e-2, the better companion of this default.
+        samples: posterior draws averaged in a step.
+        generator: of the noise; see `PosteriorOptimizer`.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        num_data: float,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        prior_precision: float = 1.0,
+        init_precision: float | None = None,
+        samples: int = 10,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        defaults = {
+            "num_data": num_data,
+            "lr": lr,
+            "betas": betas,
+            "prior_precision": prior_precision,
+            "init_precision": init_precision,
+        }
+        super().__init__(params, defaults, samples, generator)
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor:  # type: ignore[override]
+        """One update from `samples` draws; returns the mean of their losses, detached."""
+        return self._step(lambda: [scalar(call(closure))])
+
+    def _initial_state(self, p: Tensor, group: Group) -> State:
+        s = (group["init_precision"] - group["prior_precision"]) / group["num_data"]
+        return {"t": 0, "m": torch.zeros_like(p), "s": torch.full_like(p, s)}
+
+    def _precision(self, state: State, group: Group) -> Tensor:
+        return group["num_data"] * state["s"] + group["prior_precision"]
+
+    def _update(self, mu: Tensor, means: Pair, state: State, group: Group) -> tuple[Tensor, State]:
+        t = state["t"] + 1
+        mu, m, s = vadam_update(
+            mu,
+            state["m"],
+            state["s"],
+            *means,
+            t=t,
+            lr=group["lr"],
+            betas=group["betas"],
+            lam=group["prior_precision"],
+            N=group["num_data"],
+        )
+        return mu, {"t": t, "m": m, "s": s}
+
+
+def scalar(loss: Tensor) -> Tensor:
+    """The loss, once it is known to be one number."""
+    if loss.dim():
+        raise ValueError(
+            f"closure returned a tensor of shape {tuple(loss.shape)}, but Vadam needs the minibatch-mean "
+            "loss, a scalar: append .mean() or use reduction='mean'"
+        )
+    return loss

@@ -1,0 +1,170 @@
+"""VOGN: variational inference with squared per-example gradients (Khan et al., 2018, arXiv:1806.04854).
+
+Momentum and damping are those of its large-scale form (Osawa et al., 2019, arXiv:1906.02506), off by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .posterior import Group, Moments, Pair, PosteriorOptimizer, State, call, check
+
+
+def vogn_update(
+    mu: Tensor,
+    m: Tensor,
+    P: Tensor,
+    gbar: Tensor,
+    hbar: Tensor,
+    *,
+    t: int,
+    lr: float,
+    betas: tuple[float, float],
+    lam: float,
+    N: float,
+    damping: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(mu, m, P) after step t = 1, 2, ...; gbar, hbar are means over draws and examples of g, g^2."""
+    b1, b2 = betas
+    m = b1 * m + (1 - b1) * (N * gbar + lam * mu)
+    P = b2 * P + (1 - b2) * (N * hbar + lam)
+    return mu - lr * m / (1 - b1**t) / (P + N * damping), m, P
+
+
+class VOGN(PosteriorOptimizer):
+    """Variational online Gauss-Newton: q(w) = N(mu, 1 / P), P made of the examples' squared gradients.
+
+    ```python
+    opt = VOGN(model.parameters(), num_data=len(train))
+    for x, y in loader:
+        loss = opt.step(lambda x, y: F.cross_entropy(model(x), y), x, y)
+    with opt.sampled():  # one draw from the posterior; outside of the block the weights are its mean
+        model(x_test)
+    ```
+
+    `step` needs the gradient of every single example, and takes it from plain autograd, one example after
+    another: exact for whatever autograd can differentiate, tied weights and recurrence included, in the
+    memory of one gradient. There are three forms:
+
+    - `step(closure, *batch)` calls the closure on one example at a time, each tensor of the batch cut to
+      length 1. Examples must not interact: BatchNorm in training mode would normalise each example by itself,
+      so put it in evaluation mode, or use the other form.
+    - `step(closure)` calls a closure that returns the vector of the batch's losses, as of `reduction="none"`,
+      and differentiates its elements one by one, each at the price of a backward pass through the batch.
+      Where examples interact, as BatchNorm in training mode makes them, these are the gradients of the
+      batch's own loss terms, through the batch's statistics.
+    - `step(moments=f)` leaves the differentiation to you: f() returns the mean loss and, for each parameter, the
+      means of the examples' gradients and of their squares, at the weights that it finds.
+
+    Measured on one core with a convnet of 106,000 weights and batch 32, in units of one gradient of the mean
+    loss (about 12 ms): the first form about 2, the second about 12. `torch.func.vmap(grad)` takes 1.3, but
+    needs the module itself, 32 gradients of memory and a batching rule for every operation; one vectorised
+    backward pass of the loss vector (`is_grads_batched`) takes about 20.
+
+    Arguments:
+        params: parameters or groups of them, as for any torch optimizer. Groups can have their own lr, betas,
+            prior_precision, init_precision and damping.
+        num_data: N, the size of the training set.
+        lr: step size, as a fraction of a diagonal Newton step.
+        betas: decay of the momentum (0, the original VOGN, is none) and of the precision.
+        prior_precision: lam of the prior N(0, 1 / lam).
+        init_precision: P at the start, at least lam; by default lam + num_data / 10, see Vadam.
+        damping: gamma >= 0, adds N gamma to the precision, that of the draws included: larger is more timid.
+        samples: posterior draws averaged in a step.
+        generator: of the noise; see `PosteriorOptimizer`.
+
+    A loss or a gradient that is not finite raises FloatingPointError, and mean and state are as before. The
+    closure only returns losses: it must not call backward, and `.grad` is neither read nor written.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        num_data: float,
+        lr: float = 1e-2,
+        betas: tuple[float, float] = (0.0, 0.999),
+        prior_precision: float = 1.0,
+        init_precision: float | None = None,
+        damping: float = 0.0,
+        samples: int = 10,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        defaults = {
+            "num_data": num_data,
+            "lr": lr,
+            "betas": betas,
+            "prior_precision": prior_precision,
+            "init_precision": init_precision,
+            "damping": damping,
+        }
+        super().__init__(params, defaults, samples, generator)
+
+    def step(  # type: ignore[override]
+        self,
+        closure: Callable[..., Tensor] | None = None,
+        *batch: Tensor,
+        moments: Callable[[], tuple[Tensor, Moments]] | None = None,
+    ) -> Tensor:
+        """One update from `samples` draws; returns the mean loss over draws and examples, detached."""
+        if moments is not None:
+            return self._step_by_moments(moments)
+        return self._step(lambda: example_losses(closure, batch), shared_graph=not batch)
+
+    def _initial_state(self, p: Tensor, group: Group) -> State:
+        return {"t": 0, "m": torch.zeros_like(p), "P": torch.full_like(p, group["init_precision"])}
+
+    def _precision(self, state: State, group: Group) -> Tensor:
+        return state["P"] + group["num_data"] * group["damping"]
+
+    def _update(self, mu: Tensor, means: Pair, state: State, group: Group) -> tuple[Tensor, State]:
+        t = state["t"] + 1
+        mu, m, P = vogn_update(
+            mu,
+            state["m"],
+            state["P"],
+            *means,
+            t=t,
+            lr=group["lr"],
+            betas=group["betas"],
+            lam=group["prior_precision"],
+            N=group["num_data"],
+            damping=group["damping"],
+        )
+        return mu, {"t": t, "m": m, "P": P}
+
+    def add_param_group(self, param_group: Group) -> None:
+        """As every PosteriorOptimizer, with a check of the damping."""
+        damping = param_group.get("damping", self.defaults["damping"])
+        check(0 <= damping < float("inf"), "damping", damping, "finite and not negative", "0 turns it off")
+        super().add_param_group(param_group)
+
+
+def example_losses(closure: Callable[..., Tensor] | None, batch: tuple[Tensor, ...]) -> Iterator[Tensor]:
+    """The loss of each example: the closure's, called on one at a time, or the elements of its vector."""
+    if not batch:
+        losses = call(closure)
+        if losses.dim() != 1 or not len(losses):
+            raise ValueError(
+                f"closure returned a tensor of shape {tuple(losses.shape)}, but VOGN needs the vector of "
+                "the losses: use reduction='none', or give step the batch, step(closure, x, y)"
+            )
+        yield from losses.unbind()
+        return
+    lengths = [len(tensor) for tensor in batch]
+    if len(set(lengths)) > 1 or not lengths[0]:
+        raise ValueError(
+            f"step got a batch of tensors of lengths {lengths}, but all must have the same number of "
+            "examples, at least 1: their first dimension counts examples"
+        )
+    for example in zip(*(tensor.split(1) for tensor in batch), strict=True):
+        loss = call(closure, *example)
+        if loss.numel() != 1:
+            raise ValueError(
+                f"closure returned a tensor of shape {tuple(loss.shape)} for one example, but it must "
+                "return one loss: sum over all but the example dimension"
+            )
+        yield loss.reshape(())
