@@ -56,7 +56,7 @@ def train(
     members: Annotated[int | None, typer.Option(help="ensemble: how many networks.")] = None,
     train_samples: Annotated[int | None, typer.Option(help="vadam, vogn, ivon: draws a step.")] = None,
     prior_precision: Annotated[float | None, typer.Option(help="vadam, vogn, ivon.")] = None,
-    init_precision: Annotated[float | None, typer.Option(help="vadam, vogn.")] = None,
+    init_std: Annotated[float | None, typer.Option(help="vadam, vogn, ivon: the noise at the start.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; default: the method's own.")] = None,
     width: Annotated[int, typer.Option(help="Channels of the ResNet-18's first stage.")] = 64,
     stem: Annotated[str | None, typer.Option(help="imagenet or cifar; default: what suits the pictures.")] = None,
@@ -94,7 +94,7 @@ def train(
         options = {
             "delta": delta, "min_rank": min_rank, "init": init, "rho_offset": rho_offset, "kl": kl,
             "kl_warmup": kl_warmup, "prior": prior, "rate": rate, "members": members, "samples": train_samples,
-            "prior_precision": prior_precision, "init_precision": init_precision, "lr": lr,
+            "prior_precision": prior_precision, "init_std": init_std, "lr": lr,
         }  # fmt: skip
         chosen = Config(
             data=data, method=method, options={key: value for key, value in options.items() if value is not None},

@@ -33,16 +33,21 @@ class NaturalGradient(Method):
     """What they share: the plain network is trained, with noise in its weights that the optimizer puts there.
 
     prior_precision  of the Gaussian prior N(0, 1 / prior_precision)
-    init_precision   the posterior's at the start; None: the optimizer's default
+    init_std         the posterior's standard deviation at the start; a deep network learns nothing under large noise
     samples          draws a step
     """
 
     prior_precision: float = 1.0
-    init_precision: float | None = None
+    init_std: float = 0.01
     samples: int = 10
     random: ClassVar[bool] = True
     distributed: ClassVar[bool] = False
     title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.init_std > 0:
+            raise ValueError(f"init_std is {self.init_std}; a standard deviation must be positive.")
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy."""
@@ -73,6 +78,7 @@ class NaturalGradient(Method):
 class Vadam(NaturalGradient):
     """Vadam, which the paper trained its VOGN rows with."""
 
+    lr: float = 1e-2
     title: ClassVar[str] = "Vadam"
 
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
@@ -82,7 +88,7 @@ class Vadam(NaturalGradient):
             num_data=num_data,
             lr=self.lr,
             prior_precision=self.prior_precision,
-            init_precision=self.init_precision,
+            init_precision=self.prior_precision + self.init_std**-2,
             samples=self.samples,
         )
 
@@ -100,10 +106,11 @@ class VOGN(NaturalGradient):
     """VOGN proper, with squared gradients of single examples.
 
     BatchNorm normalises by the statistics of the batch at each draw, held constant in the examples' gradients: they
-    would not be gradients of single examples otherwise.
+    would not be gradients of single examples otherwise. `lr` is relative to the start's precision, as IVON's is: the
+    first steps are those of gradient descent at this rate, whatever the size of the data.
     """
 
-    lr: float = 1e-2
+    lr: float = 0.3
     samples: int = 1
     chunk: int = 32
     """Examples differentiated at once: chunk x parameters in memory."""
@@ -111,13 +118,14 @@ class VOGN(NaturalGradient):
 
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters, with the momentum of the large-scale version."""
+        init_precision = self.prior_precision + self.init_std**-2
         return optim.VOGN(
             net.parameters(),
             num_data=num_data,
-            lr=self.lr,
+            lr=self.lr * init_precision / num_data,
             betas=(0.9, 0.999),
             prior_precision=self.prior_precision,
-            init_precision=self.init_precision,
+            init_precision=init_precision,
             samples=self.samples,
         )
 
@@ -136,7 +144,6 @@ class IVON(NaturalGradient):
 
     lr: float = 0.1
     samples: int = 1
-    hess_init: float = 0.1
     title: ClassVar[str] = "IVON"
 
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
@@ -149,7 +156,7 @@ class IVON(NaturalGradient):
             net.parameters(),
             lr=self.lr,
             ess=num_data,
-            hess_init=self.hess_init,
+            hess_init=self.init_std**-2 / num_data,
             beta2=1 - 1e-4,
             weight_decay=self.prior_precision / num_data,
             mc_samples=self.samples,

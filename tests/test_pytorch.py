@@ -1,0 +1,303 @@
+"""Works with PyTorch: dtypes, devices, autocast, compile, accumulation, data parallelism, checkpoints."""
+
+import copy
+import doctest
+import importlib
+import subprocess
+import sys
+
+import ddp
+import pytest
+import torch
+import torch.multiprocessing
+from kinds import DISTRIBUTIONS, KINDS, convnet, generator, mlp, trained
+from torch import nn
+
+import kernelseed as ks
+
+X, Y = torch.randn(12, 3, generator=generator()), torch.arange(12) % 4
+PRIOR = ks.ScaleMixture()
+every_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+
+
+# --- dtypes and devices ----------------------------------------------------------------------------------------
+
+
+@every_distribution
+def test_to_a_dtype_and_back(distribution):
+    net = trained(DISTRIBUTIONS[distribution](mlp(3, 6, 4)))
+    before = net.mean()(X)
+    assert net.to(torch.float64) is net
+    assert {p.dtype for p in net.parameters()} == {torch.float64}
+    torch.testing.assert_close(net.mean()(X.double()).float(), before)
+    assert net.draw()(X.double()).dtype == torch.float64
+    assert torch.equal(net.float().mean()(X), before)
+
+
+@every_distribution
+@pytest.mark.parametrize("kind", ["linear_wide", "conv2d", "lstm", "attention", "tied"])
+def test_construction_on_the_meta_device(distribution, kind):
+    x = KINDS[kind].inputs()
+    real = trained(DISTRIBUTIONS[distribution](KINDS[kind].make()))
+    with torch.device("meta"):
+        net = DISTRIBUTIONS[distribution](KINDS[kind].make())
+    assert all(t.is_meta for t in net.state_dict().values())
+    net.to_empty(device="cpu")
+    net.load_state_dict(real.state_dict())
+    assert torch.equal(net.mean()(*x), real.mean()(*x))
+    assert torch.equal(net.draw(generator())(*x), real.draw(generator())(*x))
+
+
+def test_a_real_net_loads_by_assignment_into_a_meta_net():
+    real = ks.germinate(convnet())
+    with torch.device("meta"):
+        net = ks.germinate(convnet())
+    net.load_state_dict(real.state_dict(), assign=True)
+    x = torch.randn(2, 1, 4, 4)
+    assert torch.equal(net.eval()(x), real.eval()(x))
+
+
+def test_a_meta_net_runs_on_the_meta_device():
+    with torch.device("meta"):
+        net = ks.germinate(convnet())
+        draw = net.draw()
+        assert draw(torch.empty(2, 1, 4, 4)).is_meta
+        assert draw.kl(PRIOR).is_meta
+
+
+# --- autocast --------------------------------------------------------------------------------------------------
+
+
+@every_distribution
+def test_autocast_keeps_deviations_and_kl_in_single_precision(distribution):
+    net = trained(DISTRIBUTIONS[distribution](mlp(3, 6, 4)))
+    exact = net.draw(generator())
+    with torch.autocast("cpu", torch.bfloat16):
+        draw = net.draw(generator())
+        kl = draw.kl(PRIOR)
+        output = draw(X)
+        terms = ks.ELBO(12)(draw, X, Y)
+    assert output.dtype == torch.bfloat16
+    assert kl.dtype == terms.loss.dtype == torch.float32
+    for sample in draw.samples.values():
+        assert sample.source.std is None or sample.source.std.dtype == torch.float32
+    torch.testing.assert_close(output.float(), exact(X), rtol=0.1, atol=0.1)
+    torch.testing.assert_close(kl, exact.kl(PRIOR), rtol=0.03, atol=0)
+    terms.loss.backward()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in net.parameters())
+
+
+def test_autocast_does_not_lose_a_small_deviation():
+    for net in (ks.germinate(mlp(3, 6, 4), rho_offset=-20.0), ks.bayesianize(mlp(3, 6, 4), rho_offset=-20.0)):
+        with torch.autocast("cpu", torch.bfloat16):
+            std = net.weights["0.weight"]().std
+        torch.testing.assert_close(std, torch.full_like(std, 2.0611537e-09), rtol=1e-4, atol=0)
+
+
+# --- compile ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of its own imports
+def test_inductor_compiles_a_whole_training_step():
+    torch._dynamo.reset()
+    net = ks.germinate(nn.Linear(3, 4), 0.5, min_rank=2)  # small: compiling C++ takes its time
+    loss = ks.ELBO(12)
+
+    def step(x, y):
+        return loss(net.draw(), x, y).loss
+
+    compiled = torch.compile(step, fullgraph=True)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        value = compiled(X, Y)
+        value.backward()
+        assert all(p.grad.isfinite().all() for p in net.parameters())
+        losses.append(value.item())
+        optimizer.step()
+    eager = torch.stack([step(X, Y) for _ in range(50)])
+    # Inductor's noise is its own, so only the size is the same: within the spread of single draws.
+    assert abs(losses[0] - eager.mean().item()) < 8 * eager.std().item() + 0.2 * abs(losses[0])
+    assert len(set(losses)) == 3
+
+
+def test_the_net_itself_compiles():
+    torch._dynamo.reset()
+    net = ks.germinate(convnet(), 0.5, min_rank=2).eval()
+    x = torch.randn(2, 1, 4, 4)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), net(x))
+    assert compiled.train()(x).shape == (2, 3)
+
+
+def test_a_compiled_objective_equals_the_plain_one():
+    torch._dynamo.reset()
+    loss = ks.ELBO(12, ks.ScaleMixture.blundell(), ks.schedules.automatic())
+    net = ks.germinate(convnet(classes=4), 0.5, min_rank=2)
+    twin, x = copy.deepcopy(net), torch.randn(12, 1, 4, 4)
+    results = []
+    for each, wrap in ((net, lambda f: f), (twin, lambda f: torch.compile(f, backend="aot_eager", fullgraph=True))):
+        torch.manual_seed(4)
+        value = wrap(lambda x, y, net=each: loss(net.draw(), x, y).loss)(x, Y)
+        value.backward()
+        results.append((value.detach(), [p.grad for p in each.parameters()], list(each.buffers())))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+# --- training loops --------------------------------------------------------------------------------------------
+
+
+@every_distribution
+def test_gradient_accumulation_equals_the_big_batch(distribution):
+    net = DISTRIBUTIONS[distribution](mlp(3, 6, 4)).double()
+    loss, x = ks.ELBO(12), X.double()
+    loss(net.draw(generator()), x, Y).loss.backward()
+    whole = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    draw = net.draw(generator())  # one draw for all parts
+    sum(loss(draw, x[i : i + 4], Y[i : i + 4]).loss / 3 for i in (0, 4, 8)).backward()
+    for p, expected in zip(net.parameters(), whole, strict=True):
+        torch.testing.assert_close(p.grad, expected)
+    net.zero_grad()
+    for i in (0, 4, 8):  # the same draw, made anew for each part, with a backward of its own
+        (loss(net.draw(generator()), x[i : i + 4], Y[i : i + 4]).loss / 3).backward()
+    for p, expected in zip(net.parameters(), whole, strict=True):
+        torch.testing.assert_close(p.grad, expected)
+
+
+@every_distribution
+def test_every_parameter_is_used_by_every_step(distribution):
+    net = DISTRIBUTIONS[distribution](convnet(classes=4))
+    ks.ELBO(12)(net.draw(), torch.randn(12, 1, 4, 4), Y).loss.backward()
+    assert all(p.grad is not None for p in net.parameters())
+    net.zero_grad()
+    net(torch.randn(12, 1, 4, 4)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+def test_data_parallel_processes_share_gradients_and_have_noise_of_their_own(tmp_path):
+    torch.multiprocessing.spawn(ddp.work, (str(tmp_path),), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    for name in ddp.NETS:
+        one, two = first[name], second[name]
+        assert torch.equal(one["noise"], two["noise"]) == (name == "fixed")
+        for a, b, local_a, local_b in zip(
+            *(seen[k] for k in ("gradients", "local") for seen in (one, two)), strict=True
+        ):
+            torch.testing.assert_close(a, b)
+            torch.testing.assert_close(a, (local_a + local_b) / 2)
+        for a, b in zip(one["parameters"], two["parameters"], strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@every_distribution
+def test_a_checkpoint_goes_on_where_it_stopped(distribution, tmp_path):
+    def train(net, optimizer, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            ks.ELBO(12)(net.draw(generator(step)), X, Y).loss.backward()
+            optimizer.step()
+
+    model = mlp(3, 6, 4)
+    net = DISTRIBUTIONS[distribution](model)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    train(net, optimizer, range(3))
+    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "checkpoint.pt")
+    train(net, optimizer, range(3, 6))
+
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    other = DISTRIBUTIONS[distribution](mlp(3, 6, 4))
+    optimizer = torch.optim.Adam(other.parameters(), lr=1e-2)
+    other.load_state_dict(saved["net"])
+    optimizer.load_state_dict(saved["optimizer"])
+    train(other, optimizer, range(3, 6))
+    assert torch.equal(net.mean()(X), other.mean()(X))
+
+
+def test_a_state_dict_of_another_kind_is_refused():
+    net = ks.germinate(mlp(3, 6, 4), 0.5, min_rank=2)
+    with pytest.raises(RuntimeError, match=r"weights\.0\.weight"):
+        net.load_state_dict(ks.bayesianize(mlp(3, 6, 4)).state_dict())
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        net.load_state_dict(ks.germinate(mlp(3, 6, 4), 1.0).state_dict())
+
+
+def test_weight_averaging_and_gradient_clipping():
+    net = ks.germinate(convnet(classes=4))
+    average = torch.optim.swa_utils.AveragedModel(net, use_buffers=True)
+    ks.ELBO(12)(net.draw(), torch.randn(12, 1, 4, 4), Y).loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    average.update_parameters(net)
+    assert average.eval()(torch.randn(2, 1, 4, 4)).shape == (2, 4)
+
+
+def test_hooks_of_the_users_layers_still_run():
+    model, calls = mlp(3, 6, 4), []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    net = ks.germinate(model)
+    net(X)
+    assert len(calls) == 1
+
+
+def test_a_net_may_be_part_of_a_larger_module():
+    whole = nn.Sequential(nn.Linear(3, 3), ks.germinate(nn.Linear(3, 6)), nn.Linear(6, 2))
+    whole(X).sum().backward()
+    assert all(p.grad is not None for p in whole.parameters())
+    assert "1.weights.weight.seed" in whole.state_dict()
+
+
+# --- the package -----------------------------------------------------------------------------------------------
+
+CORE = [
+    "batchnorm",
+    "conversion",
+    "distributions",
+    "dropout",
+    "export",
+    "likelihoods",
+    "models",
+    "network",
+    "objective",
+    "predict",
+    "predictions",
+    "priors",
+    "schedules",
+    "weights",
+]
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_examples_run(module):
+    found = doctest.testmod(importlib.import_module(f"kernelseed.{module}"))
+    assert found.failed == 0
+
+
+def test_the_core_needs_torch_alone():
+    script = (
+        "import sys, torch; before = set(sys.modules); import kernelseed; new = set(sys.modules) - before\n"
+        "tops = {m.split('.')[0] for m in new} - set(sys.stdlib_module_names)\n"
+        "assert tops <= {'kernelseed', 'torch'}, tops\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_whole_surface_in_a_few_lines():
+    model = ks.models.resnet18(num_classes=10, in_channels=1, stem="imagenet", width=4, dropout=0.0)
+    net = ks.germinate(model, delta=0.25, min_rank=16, rho_offset=-5.0, init="model", fixed=False, where=None)
+    x, y = torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 9])
+    assert net.weights["layer1.0.conv1.weight"]().mean.shape == (4, 4, 3, 3)
+    loss = ks.ELBO(
+        num_data=60_000,
+        prior=ks.ScaleMixture(),
+        kl_weight=ks.schedules.uniform(),
+        likelihood=ks.likelihoods.Categorical(),
+    )
+    terms = loss(net.draw(), x, y)
+    terms.loss.backward()
+    assert all(torch.as_tensor(t).isfinite() for t in (terms.nll, terms.kl, terms.kl_weight))
+    p = ks.predict(net, x, samples=10)
+    for name in ("probs", "label", "confidence", "entropy", "expected_entropy", "mutual_information", "variance"):
+        assert len(getattr(p, name)) == 4
+    assert type(ks.collapse(net)) is type(model)
