@@ -23,7 +23,7 @@ PRIOR = ks.ScaleMixture()
 RANDOM = [name for name in DISTRIBUTIONS if name != "fixed"]
 # Four statistics for each pair (Kolmogorov-Smirnov, two correlations, KL), and two for each of some 5,000 weights.
 BUDGET = 1e-6 / (4 * len(RANDOM) * len(KINDS) + 2 * 5_000)
-DRAWS = 150
+DRAWS = 100
 
 every = pytest.mark.parametrize(("distribution", "kind"), [(d, k) for d in DISTRIBUTIONS for k in KINDS])
 every_random = pytest.mark.parametrize(("distribution", "kind"), [(d, k) for d in RANDOM for k in KINDS])
