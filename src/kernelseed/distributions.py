@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Prior(Protocol):
+    """What a prior over weights has to offer."""
+
+    def kl(self, sample: Sample) -> Tensor:
+        """The KL divergence's estimate from one sample, summed over its weights."""
+        ...
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -81,6 +90,10 @@ class Sample:
     def fixed(self) -> bool:
         """Whether the weight has no distribution, and so no KL."""
         return self.source.std is None
+
+    def kl(self, prior: Prior) -> Tensor:
+        """The KL divergence's estimate from this sample, summed over its weights."""
+        return prior.kl(self)
 
     def log_prob(self) -> Tensor:
         """log q(value), elementwise. The noise says it exactly: no difference of near-equal numbers."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernelseed import fused
 from kernelseed.distributions import Gaussian, Sample
 from kernelseed.priors import Prior
 from kernelseed.weights import WeightDistribution
@@ -86,7 +87,7 @@ class Draw:
 
     def kl(self, prior: Prior) -> Tensor:
         """log q(w) - log P(w) at this draw, summed over all weights; fixed weights have none."""
-        terms = [prior.kl(sample) for sample in self.samples.values() if not sample.fixed]
+        terms = [sample.kl(prior) for sample in self.samples.values() if not sample.fixed]
         if terms:
             return torch.stack(terms).sum()
         anchor = next(iter(self.samples.values()), None)
@@ -151,6 +152,9 @@ class BayesianModule(nn.Module):
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Germinate and sample once. Differentiable, and independent of every other draw."""
+        weights = dict(self.weights.items())
+        if fused.supports(weights):
+            return Draw(self.skeleton, fused.draw(weights, generator), self.weights.aliases)
         return self.posterior().draw(generator)
 
     def mean(self) -> Draw:

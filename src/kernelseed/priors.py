@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from kernelseed.distributions import LOG_SQRT_2PI, Sample, at_least_float32
+from kernelseed.distributions import LOG_SQRT_2PI, Prior, Sample, at_least_float32
 
-
-class Prior(Protocol):
-    """What `draw.kl` needs of a prior."""
-
-    def kl(self, sample: Sample) -> Tensor:
-        """The KL divergence's estimate from one sample, summed over its weights."""
-        ...
+__all__ = ["Gaussian", "Prior", "ScaleMixture"]
 
 
 def _log_normal(w: Tensor, sigma: float) -> Tensor:

@@ -1,0 +1,87 @@
+"""Builds and calls kernels.c: found or compiled once for this machine, absent where there is no C compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("kernels.c")
+# Not -ffast-math: linking with it would flush denormal numbers to zero in the whole process.
+FLAGS = ("-O3", "-march=native", "-std=gnu99", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
+
+log = logging.getLogger("kernelseed")
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None. Takes about a second the first time on a machine, nothing afterwards.
+
+    Built for Linux, where torch has loaded an OpenMP runtime that they can share; set KERNELSEED_KERNELS=0 to do
+    without them.
+    """
+    if platform.system() != "Linux" or os.environ.get("KERNELSEED_KERNELS") == "0":
+        return None
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        log.info("no C compiler was found: draws use plain PyTorch")
+        return None
+    try:
+        kernels = ctypes.CDLL(str(_built(compiler)))
+        kernels.ks_block.restype = ctypes.c_int64
+        return kernels
+    except (OSError, subprocess.SubprocessError) as error:
+        log.info("the kernels can't be built or loaded (%s): draws use plain PyTorch", error)
+        return None
+
+
+def _built(compiler: str) -> Path:
+    """The shared library for this source, compiler and processor, compiled if it is not in the cache."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
+    cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    identity = (*FLAGS, compiler, next((line for line in cpu.splitlines() if line.startswith("flags")), ""))
+    digest = hashlib.sha256(SOURCE.read_bytes() + version + "\n".join(identity).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernelseed"
+    target = folder / f"kernels-{digest}.so"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            built = Path(scratch) / "kernels.so"
+            # Without libgomp: its functions are found in the one that torch has loaded, so that there is one pool
+            # of threads and not two that wait for each other.
+            command = [compiler, *FLAGS, "-nostdlib", str(SOURCE), "-o", str(built)]
+            subprocess.run(command, capture_output=True, check=True, timeout=120)
+            os.replace(built, target)
+    return target
+
+
+def _address(tensor: Tensor) -> ctypes.c_void_p:
+    assert tensor.is_contiguous()
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def call(name: str, n: int, *arguments: Any) -> None:
+    """Call a kernel on n elements; tensors go by address, and torch's number of threads comes last."""
+    function: Callable[..., Any] = getattr(library(), name)
+    given = [_address(a) if isinstance(a, Tensor) else a for a in arguments]
+    function(ctypes.c_int64(n), *given, ctypes.c_int(torch.get_num_threads()))
+
+
+def blocks(n: int) -> int:
+    """How many blocks n elements take: one sum, and one range of the noise's counter, for each."""
+    kernels = library()
+    assert kernels is not None
+    size = kernels.ks_block()
+    return -(-n // size)
