@@ -13,6 +13,7 @@ from kernelseed import likelihoods, metrics, models, priors, schedules
 from kernelseed.conversion import bayesianize, germinate
 from kernelseed.distributions import Gaussian, Sample
 from kernelseed.export import collapse
+from kernelseed.factorise import factorise
 from kernelseed.network import BayesianModule, Draw, Posterior
 from kernelseed.objective import ELBO, Terms
 from kernelseed.predict import predict
@@ -39,6 +40,7 @@ __all__ = [
     "WeightDistribution",
     "bayesianize",
     "collapse",
+    "factorise",
     "germinate",
     "likelihoods",
     "metrics",

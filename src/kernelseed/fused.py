@@ -5,8 +5,8 @@ density and their backward passes cost more than the network that they are for. 
 product and one pass; its gradient one pass and two products; the KL one pass, whose gradient rides along with the
 weight's.
 
-The passes are the C functions of kernels.c. Where they can't be had, `supports` says no and the draw is made by
-`Gaussian.sample`, which is also the reference that the tests hold this to.
+The passes are the C functions of kernels.c. Where they can't be had, the draw is made by `Gaussian.sample`, which is
+also the reference that the tests hold this to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,16 +24,15 @@ from torch.autograd.function import once_differentiable
 from kernelseed import kernels
 from kernelseed.distributions import LOG_SQRT_2PI, Gaussian, Prior, Sample
 from kernelseed.priors import ScaleMixture
-from kernelseed.weights import KernelSeed, MeanField, WeightDistribution, fold, unfold
+from kernelseed.weights import KernelSeed, MeanField, WeightDistribution, fold, germinate_matrix, unfold
 
 
-def supports(weights: Mapping[str, WeightDistribution]) -> bool:
-    """Whether the fast draw can be used: float32 on a CPU with a C compiler, and outside of torch.compile."""
+def supports(tensors: Iterable[Tensor]) -> bool:
+    """Whether the kernels take these: float32 on a CPU with a C compiler, outside of torch.compile and torch.func."""
     return (
         not torch.compiler.is_compiling()
-        and all(isinstance(w, (KernelSeed, MeanField)) for w in weights.values())
-        and all(p.device.type == "cpu" and p.dtype == torch.float32 for w in weights.values() for p in w.parameters())
-        and not torch._C._functorch.maybe_current_level()  # inside grad or vmap only plain operations work
+        and torch._C._functorch.maybe_current_level() is None
+        and all(t.is_cpu and t.dtype == torch.float32 for t in tensors)
         and kernels.library() is not None
     )
 
@@ -112,7 +111,7 @@ class _Germinate(torch.autograd.Function):
     def forward(ctx: Any, record: _Record, shape: torch.Size, seed: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         mean_germinator, rho_germinator, rho_offset = rest
         germinators = torch.cat((mean_germinator, rho_germinator))
-        value, std = (germinators @ seed.flatten(1)).view(2, -1)  # mean and rho, which the draw overwrites
+        value, std = germinate_matrix(germinators, seed).view(2, -1)  # mean and rho, which the draw overwrites
         record.sample(value, std, rho_offset, value, std)
         ctx.record = record
         ctx.save_for_backward(seed, germinators)
@@ -123,9 +122,9 @@ class _Germinate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         seed, germinators = ctx.saved_tensors
-        gradients = torch.empty(len(germinators), seed[0].numel())
+        gradients = torch.empty(len(germinators), seed[0].numel())  # of mean and of rho, one below the other
         d_mean, d_rho = gradients.view(2, -1)
-        flat = None if grad is None else unfold(grad).contiguous().view(-1)
+        flat = None if grad is None else unfold(grad.float()).contiguous().view(-1)
         d_offset = ctx.record.gradient(flat, d_mean, d_rho)
         d_seed = (germinators.T @ gradients).view_as(seed)
         d_mean_germinator, d_rho_germinator = (gradients @ seed.flatten(1).T).chunk(2)
@@ -210,8 +209,12 @@ class FusedSample(Sample):
         return super().kl(prior)
 
 
-def draw(weights: Mapping[str, WeightDistribution], generator: torch.Generator | None) -> dict[str, Sample]:
-    """One sample of each weight, by the fast path; ask `supports` first."""
+def draw(weights: Mapping[str, WeightDistribution], generator: torch.Generator | None) -> dict[str, Sample] | None:
+    """Germinate and sample each weight by the fast path; None where that can't be had."""
+    if not all(isinstance(w, (KernelSeed, MeanField)) for w in weights.values()):
+        return None
+    if not supports(p for w in weights.values() for p in w.parameters()):
+        return None
     key, block = new_key(generator), 0
     samples: dict[str, Sample] = {}
     for name, weight in weights.items():
@@ -224,4 +227,18 @@ def draw(weights: Mapping[str, WeightDistribution], generator: torch.Generator |
             assert isinstance(weight, MeanField)
             value, token = _MeanFieldDraw.apply(record, weight.mean, weight.rho)
         samples[name] = FusedSample(value, token, record, weight)
+    return samples
+
+
+def resample(gaussians: Mapping[str, Gaussian], generator: torch.Generator | None) -> dict[str, Sample] | None:
+    """Sample each decoded Gaussian with the fast noise; None where that can't be had."""
+    stds = {name: g.std for name, g in gaussians.items() if g.std is not None}
+    if len(stds) < len(gaussians) or not supports((*stds.values(), *(g.mean for g in gaussians.values()))):
+        return None
+    key, block = new_key(generator), 0
+    samples: dict[str, Sample] = {}
+    for name, std in stds.items():
+        noise = normal(std.numel(), key, block).view(std.shape)
+        block += kernels.blocks(std.numel())
+        samples[name] = Sample(torch.addcmul(gaussians[name].mean, std, noise), gaussians[name], noise)
     return samples

@@ -35,10 +35,11 @@ class Likelihood(nn.Module, ABC):
                 f"likelihoods.{type(self).__name__}(read=lambda output: ...), for example output.logits."
             )
         # Looking at values would split a compiled graph.
-        if not torch.compiler.is_compiling() and tensor.isnan().any():
+        if not torch.compiler.is_compiling() and (tensor.isnan() | tensor.isposinf()).any():
+            wrong = int((tensor.isnan() | tensor.isposinf()).sum())
             raise ValueError(
-                f"the network's output has NaN in {int(tensor.isnan().sum())} of {tensor.numel()} places; "
-                "look for NaN in the input, or lower the learning rate."
+                f"the network's output has NaN or infinity in {wrong} of {tensor.numel()} places; look for them in the "
+                "input, or lower the learning rate."
             )
         return at_least_float32(tensor)
 

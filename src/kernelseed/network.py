@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,11 @@ class Draw:
         """How many weights have a distribution, and so a share in the KL."""
         return sum(s.value.numel() for s in self.samples.values() if not s.fixed)
 
+    def weights_only(self) -> Draw:
+        """The same weights as plain values: no graph, no KL, and no memory for either."""
+        fixed = {name: Gaussian(sample.value.detach(), None).at_mean() for name, sample in self.samples.items()}
+        return replace(self, samples=fixed)
+
     def kl(self, prior: Prior) -> Tensor:
         """log q(w) - log P(w) at this draw, summed over all weights; fixed weights have none."""
         terms = [sample.kl(prior) for sample in self.samples.values() if not sample.fixed]
@@ -152,10 +157,10 @@ class BayesianModule(nn.Module):
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Germinate and sample once. Differentiable, and independent of every other draw."""
-        weights = dict(self.weights.items())
-        if fused.supports(weights):
-            return Draw(self.skeleton, fused.draw(weights, generator), self.weights.aliases)
-        return self.posterior().draw(generator)
+        samples = fused.draw(dict(self.weights.items()), generator)
+        if samples is None:
+            return self.posterior().draw(generator)
+        return Draw(self.skeleton, samples, self.weights.aliases)
 
     def mean(self) -> Draw:
         """The posterior mean, as a draw."""
@@ -182,7 +187,9 @@ class Posterior:
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Sample every weight once."""
-        samples = {name: g.sample(generator) for name, g in self.gaussians.items()}
+        samples = fused.resample(self.gaussians, generator)
+        if samples is None:
+            samples = {name: g.sample(generator) for name, g in self.gaussians.items()}
         return Draw(self.skeleton, samples, self.aliases)
 
     def mean(self) -> Draw:

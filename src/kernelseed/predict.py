@@ -27,7 +27,7 @@ def predict(
     samples: int = 10,
     *,
     likelihood: Likelihood | None = None,
-    recalibrate: Iterable[Any] | None = None,
+    recalibrate: Tensor | Iterable[Any] | None = None,
     seed: int = 0,
     batch_size: int = 256,
 ) -> Any:
@@ -37,7 +37,7 @@ def predict(
                  sequence of draws or modules, all averaged (an ensemble)
     data         a tensor of inputs, or batches: inputs, (inputs, labels) or mappings of keyword arguments
     likelihood   default Categorical(), which gives a `Classification`; Gaussian(...) gives a `Regression`
-    recalibrate  training batches, from which each draw gets BatchNorm statistics of its own
+    recalibrate  training inputs, given as data is, from which each draw gets BatchNorm statistics of its own
     seed         the same seed gives the same draws, whatever the batch size
     batch_size   rows at a time, where data is a tensor
 
@@ -58,7 +58,7 @@ def predict(
     with evaluating([_module_of(member) for member in members]):
         draws = [draw for member in members for draw in make_draws(member, samples, seed)]
         if recalibrate is not None:
-            batches = list(recalibrate)
+            batches = list(_inputs(recalibrate, batch_size))
             if not batches:
                 raise ValueError("recalibrate yields no batches; give some training data, a few thousand examples.")
             draws = [_recalibrated(draw, batches) for draw in draws]
@@ -79,9 +79,9 @@ def make_draws(net: nn.Module | Draw | DropoutPass, samples: int, seed: int) -> 
     if isinstance(net, BayesianModule):
         posterior = net.posterior()
         if samples == 0 or all(g.std is None for g in posterior.gaussians.values()):
-            return [posterior.mean()]
+            return [posterior.mean().weights_only()]
         generator = torch.Generator(_device_of(net)).manual_seed(seed)
-        return [posterior.draw(generator) for _ in range(samples)]
+        return [posterior.draw(generator).weights_only() for _ in range(samples)]
     if samples and dropout_layers(net):
         return [DropoutPass(net, seed * 65_537 + i) for i in range(samples)]
     return [Draw(net)]
@@ -93,7 +93,7 @@ def _recalibrated(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | Dropou
     device = _device_of(draw.skeleton)
 
     def run(buffers: dict[str, Tensor], batch: Any) -> None:
-        call(replace(draw, buffers=buffers), _to(_inputs_of(batch), device))
+        call(replace(draw, buffers=buffers), _to(batch, device))
 
     return replace(draw, buffers=estimate_statistics(draw.skeleton, run, batches))
 

@@ -81,8 +81,7 @@ class KernelSeed(WeightDistribution):
 
     def forward(self) -> Gaussian:
         """Both germinators in one matrix product."""
-        both = torch.cat((self.mean_germinator, self.rho_germinator)) @ self.seed.flatten(1)
-        mean, rho = both.chunk(2)
+        mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
         rho = at_least_float32(rho) + self.rho_offset
         return Gaussian.from_rho(fold(mean, self.shape), fold(rho, self.shape))
 
@@ -104,10 +103,17 @@ class FixedKernelSeed(WeightDistribution):
 
     def forward(self) -> Gaussian:
         """The germinated mean alone."""
-        return Gaussian(fold(self.mean_germinator @ self.seed.flatten(1), self.shape), None)
+        return Gaussian(fold(germinate_matrix(self.mean_germinator, self.seed), self.shape), None)
 
 
 # --- germination as matrices: a weight (C_out, C_in, k...) is a matrix (C_f, C_F * prod(k)) ---------------------
+
+
+def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
+    """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k))."""
+    # A CPU without bfloat16 units multiplies it a hundred times slower than float32.
+    with torch.autocast(seed.device.type, enabled=torch.is_autocast_enabled(seed.device.type) and not seed.is_cpu):
+        return germinators @ seed.flatten(1)
 
 
 def is_transposed(shape: torch.Size) -> bool:
