@@ -30,5 +30,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The peers pin a torchvision that is not needed to measure them.
+bench: $(READY)
+	-$(BIN)/python -m pip install --quiet --no-deps bayesian-torch torchbayesian ivon-opt
+	$(BIN)/python benchmarks/bench.py
+
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

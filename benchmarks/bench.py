@@ -1,0 +1,242 @@
+"""make bench: this library's speed, memory and size against the plain network and its peers.
+
+Times are ratios to the plain network, measured in turns in one process: each round runs every subject once, and a
+subject's number is the median over rounds of its time divided by the plain network's in the same round. Results go to
+benchmarks/results/<name>.json with versions and the processor's name.
+
+    python benchmarks/bench.py [--rounds 15] [--out benchmarks/results/bench.json] [--only steps,predict,...]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# glibc gives large blocks back to the system and takes page faults to have them again; keep them instead.
+MALLOC = {
+    "MALLOC_TRIM_THRESHOLD_": "10000000000",
+    "MALLOC_MMAP_THRESHOLD_": "10000000000",
+    "MALLOC_TOP_PAD_": "500000000",
+}
+if __name__ == "__main__" and "MALLOC_TOP_PAD_" not in os.environ:
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC})
+
+import torch  # noqa: E402  (after the allocator's settings)
+from rich.console import Console  # noqa: E402
+from rich.progress import track  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+sys.path.insert(0, str(HERE))
+import subjects  # noqa: E402
+
+import kernelseed as ks  # noqa: E402
+from kernelseed.files import write_json  # noqa: E402
+from kernelseed.provenance import provenance  # noqa: E402
+
+console = Console()
+
+
+def rounds(named, count, title):
+    """Median milliseconds of each, and the median of its ratio to the first within a round."""
+    for run in named.values():
+        run()
+    times = {name: [] for name in named}
+    for _ in track(range(count), title, console=console):
+        for name, run in named.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    reference = next(iter(times.values()))
+    return {
+        name: {
+            "ms": round(statistics.median(taken) * 1e3, 2),
+            "ratio": round(statistics.median(t / r for t, r in zip(taken, reference, strict=True)), 3),
+        }
+        for name, taken in times.items()
+    }
+
+
+def present(makers, x, y):
+    """Those subjects whose package is installed; the others are named."""
+    found = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make(x, y)
+        except ImportError as error:
+            console.print(f"[yellow]{name} is left out: {error}[/]")
+    return found
+
+
+def steps(count):
+    """Training steps, batch 128."""
+    x, y = subjects.batch()
+    ours = {
+        "plain": lambda x, y: subjects.plain(x, y),
+        "KSN .25": lambda x, y: subjects.ksn(x, y, 0.25),
+        "KSN 1": lambda x, y: subjects.ksn(x, y, 1.0),
+        "BNN": subjects.bnn,
+        "FKSN .25": lambda x, y: subjects.ksn(x, y, 0.25, fixed=True),
+    }
+    return rounds(present(ours | subjects.PEERS, x, y), count, "training steps, float32")
+
+
+def steps_bf16(count):
+    """Training steps under bfloat16 autocast."""
+    x, y = subjects.batch()
+    named = {
+        "plain": subjects.plain(x, y, bf16=True),
+        "KSN .25": subjects.ksn(x, y, 0.25, bf16=True),
+        "KSN 1": subjects.ksn(x, y, 1.0, bf16=True),
+    }
+    return rounds(named, count, "training steps, bf16")
+
+
+def predict(count):
+    """Ten draws over 2,000 images against ten plain passes; and ten draws of a small network against one pass."""
+    x, _ = subjects.batch(2000)
+    plain = subjects.model().eval()
+    net = ks.germinate(plain, 0.25)
+
+    @torch.no_grad()
+    def ten_passes():
+        for _ in range(10):
+            for part in x.split(250):
+                plain(part).softmax(1)
+
+    named = {"ten plain passes": ten_passes, "predict(samples=10)": lambda: ks.predict(net, x, 10, batch_size=250)}
+    return rounds(named, max(2, count // 4), "prediction")
+
+
+def factorised(count):
+    """One forward of the factorised mean against the plain network's."""
+    plain = subjects.model().eval()
+    thin = ks.factorise(ks.germinate(plain, 0.25)).eval()
+    found = {}
+    for size in (128, 1):
+        x, _ = subjects.batch(size)
+
+        def forward(net, x=x, repeat=1 if size > 1 else 20):
+            with torch.no_grad():
+                for _ in range(repeat):
+                    net(x)
+
+        named = {
+            f"plain, batch {size}": lambda f=forward: f(plain),
+            f"factorised, batch {size}": lambda f=forward: f(thin),
+        }
+        found |= rounds(named, 2 * count, f"factorised forward, batch {size}")
+    return found
+
+
+def _peak(code):
+    """Peak resident megabytes of a fresh process that trains for three steps, less those before the network."""
+    script = (
+        "import resource, sys; sys.path.insert(0, sys.argv[1]); import subjects, torch\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "x, y = subjects.batch(); torch.randn(64, 64) @ torch.randn(64, 64); before = peak()\n"
+        f"step = {code}\nfor _ in range(3):\n    step()\nprint(peak() - before)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(HERE)], capture_output=True, text=True, env=_without_malloc()
+    )
+    return round(float(ran.stdout), 1) if ran.returncode == 0 else None
+
+
+def _without_malloc():
+    return {key: value for key, value in os.environ.items() if key not in MALLOC}
+
+
+def memory(count):
+    """Peak memory of training, batch 128."""
+    named = {
+        "bayesian-torch BNN": "subjects.bayesian_torch(x, y)",
+        "plain": "subjects.plain(x, y)",
+        "KSN .25": "subjects.ksn(x, y, 0.25)",
+        "KSN 1": "subjects.ksn(x, y, 1.0)",
+        "BNN": "subjects.bnn(x, y)",
+    }
+    peaks = {name: _peak(code) for name, code in named.items()}
+    reference = peaks["bayesian-torch BNN"] or float("nan")
+    return {name: {"MB": peak, "ratio": round(peak / reference, 3)} for name, peak in peaks.items() if peak}
+
+
+def size(count):
+    """A saved network on disk against the plain network's."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, net in {"plain": subjects.model(), "KSN .25": ks.germinate(subjects.model(), 0.25)}.items():
+            ks.save(net, Path(folder) / name)
+            found[name] = sum(file.stat().st_size for file in (Path(folder) / name).iterdir())
+    return {name: {"MB": round(b / 1e6, 2), "ratio": round(b / found["plain"], 3)} for name, b in found.items()}
+
+
+def imports(count):
+    """Seconds to import, in fresh processes."""
+
+    def run(package):
+        return lambda: subprocess.run([sys.executable, "-c", f"import {package}"], check=True)
+
+    return rounds({"import torch": run("torch"), "import kernelseed": run("kernelseed")}, max(5, count // 2), "import")
+
+
+def scaling(count):
+    """Milliseconds a step against batch size, delta, width and draws, each with the plain network beside it."""
+    found = {}
+    for amount in (16, 32, 64, 128, 256):
+        x, y = subjects.batch(amount)
+        found[f"batch {amount}"] = {"plain": subjects.plain(x, y), "KSN .25": subjects.ksn(x, y)}
+    x, y = subjects.batch()
+    found["delta"] = {"plain": subjects.plain(x, y)} | {
+        f"KSN {delta:g}": subjects.ksn(x, y, delta) for delta in (0.125, 0.25, 0.5, 0.75, 1.0)
+    }
+    for width in (16, 32, 64, 96):
+        found[f"width {width}"] = {
+            "plain": subjects.plain(x, y, width),
+            "KSN .25": subjects.ksn(x, y, 0.25, width),
+        }
+    found["draws"] = {"plain": subjects.plain(x, y)} | {
+        f"KSN .25 x {draws}": subjects.ksn(x, y, draws=draws) for draws in (1, 2, 4)
+    }
+    measured = {name: rounds(named, max(3, count // 4), name) for name, named in found.items()}
+    measured["memory"] = {
+        f"batch {amount}": {"MB": _peak(f"(lambda b: subjects.ksn(*b))(subjects.batch({amount}))")}
+        for amount in (32, 128, 256)
+    }
+    return measured
+
+
+PARTS = {f.__name__: f for f in (steps, steps_bf16, predict, factorised, memory, size, imports, scaling)}
+
+
+def show(name, found):
+    table = Table("", *next(iter(found.values())), title=PARTS[name].__doc__, title_justify="left")
+    for subject, values in found.items():
+        table.add_row(subject, *(str(value) for value in values.values()))
+    console.print(table)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "bench.json")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to run; the others keep what the file has")
+    chosen = parser.parse_args()
+    found = json.loads(chosen.out.read_text())["measured"] if chosen.out.exists() else {}
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    for name in chosen.only.split(","):
+        found[name] = PARTS[name](chosen.rounds)
+        if name != "scaling":
+            show(name, found[name])
+        setting = "ResNet-18, width 64, ImageNet stem, batch 128, 1 x 28 x 28, Adam"
+        write_json(chosen.out, {"setting": setting, "rounds": chosen.rounds, "measured": found, **provenance()})
+    console.print(f"written: {chosen.out}")
+
+
+if __name__ == "__main__":
+    main()
