@@ -19,7 +19,10 @@ def whole_or_nothing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path`; it becomes `path` when the block ends well, and is removed when it does not."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        scratch.touch()
+        mode = scratch.stat().st_mode  # what the user's umask gives; safetensors would leave 0600
         yield scratch
+        scratch.chmod(mode)
         os.replace(scratch, path)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -45,7 +48,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StorageError(f"{path} is missing; give a folder that was written by kernelseed.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is not readable JSON ({error}); take another copy of it.") from None
     if not isinstance(value, dict):
         raise StorageError(f"{path} holds a {type(value).__name__}, not an object; take another copy of it.")

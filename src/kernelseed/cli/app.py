@@ -15,7 +15,7 @@ from kernelseed.data import DataError
 from kernelseed.files import StorageError
 from kernelseed.training import ConfigError
 
-EXPECTED = (ConfigError, DataError, StorageError, FileExistsError, ImportError, ValueError)
+EXPECTED = (ConfigError, DataError, StorageError, OSError, ImportError, ValueError)
 
 app = typer.Typer(
     name="kernelseed",
@@ -54,6 +54,3 @@ def main() -> None:
     except EXPECTED as error:
         complain(escape(" ".join(str(error).split())))
         sys.exit(2)
-    except KeyboardInterrupt:
-        complain("stopped; a run that was training goes on with: kernelseed train --resume --out RUN")
-        sys.exit(130)

@@ -103,8 +103,9 @@ def predict(
     channels, *size = described["image"]
     pictures = data.read_pictures(images, size=tuple(size), channels=channels)
     x = data.normalise(pictures, described["mean"], described["std"])
-    p = ks_predict(load(run), x, config.samples if samples is None else samples, seed=config.seed)
-    threshold = _threshold(folder, risk)
+    samples = config.samples if samples is None else samples
+    p = ks_predict(load(run), x, samples, seed=config.seed)
+    threshold = _threshold(folder, risk, samples)
     rows = [
         {
             "file": str(path), "label": described["classes"][label], "confidence": round(confidence, 6),
@@ -131,9 +132,9 @@ def predict(
     say(f"{len(rows)} predictions in {out}; abstained from {sum(row['abstain'] for row in rows)}")
 
 
-def _threshold(folder: RunFolder, risk: float) -> float:
+def _threshold(folder: RunFolder, risk: float, samples: int) -> float:
     """The confidence below which to abstain, from the run's own test predictions."""
-    for way in ("ensemble", "mean"):
+    for way in ("ensemble", "mean") if samples else ("mean",):
         path = folder.path / f"test-{way}.safetensors"
         if path.exists():
             prediction, labels = read_prediction(path)
@@ -159,9 +160,8 @@ def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, over
 
 def info(run: Run, json: Json = False) -> None:
     """What a run's network stores: seeds, germinators and parameters, against the plain network."""
-    folder = RunFolder(run)
+    folder, net = RunFolder(run), load(run)
     described = folder.config()["network"]
-    net = load(run)
     layers = [_layer(name, weight) for name, weight in net.weights.items()] if isinstance(net, BayesianModule) else []
     counts = folder.result()["parameters"] if folder.finished else {}
     if json:

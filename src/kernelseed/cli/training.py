@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from kernelseed import methods
 from kernelseed.cli.datasets import DataDir
 from kernelseed.cli.results import write_report
-from kernelseed.cli.show import comparison, console, free_name, print_json, say
+from kernelseed.cli.show import comparison, complain, console, free_name, print_json, say
 from kernelseed.files import read_json
 from kernelseed.training import Config
 
@@ -105,9 +106,13 @@ def train(
         )  # fmt: skip
     from kernelseed.training import train as run_training
 
-    result = run_training(
-        chosen, out, resume=resume, data_dir=data_dir, tensorboard=tensorboard, progress=not (quiet or json)
-    )
+    try:
+        result = run_training(
+            chosen, out, resume=resume, data_dir=data_dir, tensorboard=tensorboard, progress=not (quiet or json)
+        )
+    except KeyboardInterrupt:
+        complain(f"stopped; it goes on with: kernelseed train --resume --out {escape(str(out))}")
+        raise typer.Exit(130) from None
     if not result:  # another rank reports
         return
     if json:

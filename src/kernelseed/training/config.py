@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from torch import nn
 
@@ -51,6 +51,7 @@ class Config:
     strategy: str = "auto"
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, least in (("width", 1), ("epochs", 1), ("batch_size", 1), ("seed", 0), ("samples", 0),
                             ("recalibrate", 0), ("devices", 1), ("nodes", 1)):  # fmt: skip
             if getattr(self, name) < least:
@@ -74,6 +75,15 @@ class Config:
                 f"method {self.method!r} keeps statistics of its own gradients and trains in one process; "
                 f"devices x nodes is {self.devices * self.nodes}: set both to 1."
             )
+
+    def _check_types(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            kinds = (dict,) if get_origin(hint) is dict else get_args(hint) or (hint,)
+            value = getattr(self, name)
+            allowed = (*kinds, int) if float in kinds else kinds
+            if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in kinds):
+                wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+                raise ConfigError(f"{name} is {value!r}; it must be of type {wanted}.")
 
     def build_method(self) -> methods.Method:
         """The method with its options."""

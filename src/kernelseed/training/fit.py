@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import time
 import warnings
 from functools import partial
@@ -14,14 +13,16 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.files import StorageError
+from kernelseed.files import StorageError, whole_or_nothing
 from kernelseed.provenance import provenance
 from kernelseed.storage import describe, write_weights
-from kernelseed.training.config import Config
+from kernelseed.training.config import Config, ConfigError
 from kernelseed.training.evaluation import predict_split, summarise, write_prediction
 from kernelseed.training.folder import RunFolder
 from kernelseed.training.module import EpochBatches, Training
@@ -42,20 +43,31 @@ def train(
     if it had never stopped, bit by bit, on the same kind of machine and number of threads.
     """
     run = RunFolder(out)
+    writes = getattr(rank_zero_only, "rank", 0) == 0
     if resume:
+        if not run.path.is_dir():
+            raise StorageError(f"{run.path} is not there, so nothing can go on; start it without --resume.")
         config = run.training_config()
         if run.finished:
             return run.result()
+    elif writes:
+        run.require_absent()
     data = config.load_data(data_dir)
     torch.manual_seed(config.seed)
     plain = config.build_model(data)
     method = config.build_method()
     net = method.build(plain)
-    if not resume and getattr(rank_zero_only, "rank", 0) == 0:
-        run = RunFolder.create(out)
+    curves = Curves(run)
+    trainer = _trainer(config, run, curves, tensorboard, progress)
+    batches, validation = _batches(config, data, trainer)
+    # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
+    if writes and not resume:
         described = describe(method.posterior(net, method.optimizer(net, len(data.train))))
-        run.write_config({"network": described, "training": config.as_json(), "data": _describe_data(data)})
-    module, seconds = _fit(net, config, data, run, tensorboard, progress)
+        RunFolder.create(out, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
+    module = Training(
+        net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip
+    )
+    _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
     if module.global_rank != 0:
         return {}
     posterior = module.posterior().cpu()
@@ -71,13 +83,23 @@ def train(
         "labels": {key: method.label(key == "ensemble") for key in ("mean", "ensemble")},
         "epochs": module.current_epoch,
         "data_order": f"permutations of {len(data.train)} examples by (seed {config.seed}, epoch)",
-        "seconds": round(seconds, 2),
+        "seconds": round(curves.seconds, 2),
         "seed": config.seed,
         "config": config.as_json(),
         **provenance(),
     }
     run.write_result(result)
     return result
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep what a training step frees: the next one needs it again, and page faults cost a tenth of it."""
+    if platform.system() == "Linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            trim, top_pad, mmap = -1, -2, -3  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD of malloc.h
+            for option, value in ((trim, 2**31 - 1), (top_pad, 2**28), (mmap, 2**25)):
+                libc.mallopt(option, value)
 
 
 class Curves(Callback):
@@ -88,6 +110,7 @@ class Curves(Callback):
         self.rows: list[dict[str, float]] = []
         self.seconds = 0.0
         self.started = time.perf_counter()
+        self.restored = False
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -96,6 +119,11 @@ class Curves(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """From the checkpoint."""
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """All states are in place, and a run that early stopping had ended before it was killed stays ended."""
+        self.restored = True
+        trainer.should_stop = any(c.stopped_epoch > 0 for c in trainer.early_stopping_callbacks)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The clock runs for whole epochs."""
@@ -112,12 +140,19 @@ class Curves(Callback):
             self.run.write_metrics(self.rows)
 
 
-def _fit(
-    net: nn.Module, config: Config, data: Dataset, run: RunFolder, tensorboard: bool, progress: bool
-) -> tuple[Training, float]:
-    """Run Lightning's loop to the last epoch."""
-    curves = Curves(run)
-    trainer = _trainer(config, run, curves, tensorboard, progress)
+class WholeCheckpoints(TorchCheckpointIO):
+    """Checkpoints that a kill can't cut short: Lightning's own are copied in from the system's temporary folder."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Beside its place, then into it."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_or_nothing(path) as scratch:
+            torch.save(checkpoint, scratch)
+
+
+def _batches(config: Config, data: Dataset, trainer: L.Trainer) -> tuple[Batches, Batches | None]:
+    """This rank's share of the training and of the validation data."""
     loader = partial(
         Batches, mean=data.mean, std=data.std, seed=config.seed, rank=trainer.global_rank, world_size=trainer.world_size
     )
@@ -126,24 +161,31 @@ def _fit(
         data.train, batch_size=config.batch_size, shuffle=True, augment=augment if config.augment else None,
         drop_last=len(data.train) // trainer.world_size % config.batch_size == 1,
     )  # fmt: skip
-    validation = loader(data.validation, batch_size=config.batch_size) if data.validation else None
-    method = config.build_method()
-    module = Training(
-        net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip
-    )
-    checkpoint = run.latest_checkpoint()
+    return batches, loader(data.validation, batch_size=config.batch_size) if data.validation else None
+
+
+def _fit(
+    trainer: L.Trainer,
+    module: Training,
+    batches: Batches,
+    validation: Batches | None,
+    checkpoint: Path | None,
+    curves: Curves,
+) -> None:
+    """Run Lightning's loop to the last epoch, from the checkpoint if there is one."""
     try:
         with warnings.catch_warnings():
             # Lightning's advice is for its own data loaders and loggers, which are not used here.
             warnings.filterwarnings("ignore", module="lightning")
             trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError) as error:
-        if checkpoint is None or trainer.global_step:
+    except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
+        if checkpoint is None or curves.restored:
             raise
         raise StorageError(
             f"{checkpoint} can't be resumed from ({_first_line(error)}); remove it to start this run over."
         ) from error
-    return module, curves.seconds
+    except SystemExit:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from None
 
 
 def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, progress: bool) -> L.Trainer:
@@ -151,26 +193,38 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, 
         logging.getLogger(name).setLevel(logging.WARNING)
     callbacks: list[Callback] = [
         curves,
-        ModelCheckpoint(run.checkpoints, filename="epoch-{epoch:04d}", auto_insert_metric_name=False),
+        ModelCheckpoint(
+            run.checkpoints,
+            filename="epoch-{epoch:04d}",
+            auto_insert_metric_name=False,
+            save_on_train_epoch_end=True,  # after Curves' row
+        ),
     ]
     if config.patience is not None:
         callbacks.append(EarlyStopping("val_nll", patience=config.patience))
     if progress:
         callbacks.append(RichProgressBar())
-    return L.Trainer(
-        accelerator=config.accelerator,
-        devices=config.devices,
-        num_nodes=config.nodes,
-        strategy=config.strategy,
-        precision=config.precision,  # type: ignore[arg-type]
-        max_epochs=config.epochs,
-        callbacks=callbacks,
-        logger=TensorBoardLogger(run.path, name="tensorboard", version="") if tensorboard else False,
-        enable_progress_bar=progress,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-    )
+    try:
+        return L.Trainer(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.nodes,
+            strategy=config.strategy,
+            precision=config.precision,  # type: ignore[arg-type]
+            max_epochs=config.epochs,
+            callbacks=callbacks,
+            plugins=[WholeCheckpoints()],
+            logger=TensorBoardLogger(run.path, name="tensorboard", version="") if tensorboard else False,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+        )
+    except (MisconfigurationException, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"accelerator {config.accelerator!r}, strategy {config.strategy!r}, devices {config.devices} and precision "
+            f"{config.precision!r} do not go together here: {_first_line(error)}"
+        ) from None
 
 
 def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:

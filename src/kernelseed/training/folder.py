@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +23,28 @@ class RunFolder:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: str | Path) -> RunFolder:
-        """A new folder; one that is there already is an error, whatever it holds."""
+    def create(cls, path: str | Path, config: dict[str, Any]) -> RunFolder:
+        """A new folder that holds its config from the first moment; one that is there already is an error."""
         run = cls(path)
+        run.require_absent()
+        scratch = run.path.with_name(f".{run.path.name}.{os.getpid()}.part")
         try:
-            run.path.mkdir(parents=True)
-        except FileExistsError:
-            raise StorageError(
-                f"{run.path} exists; choose another --out, or continue it with --resume if it is an unfinished run."
-            ) from None
+            scratch.mkdir(parents=True)
+            write_json(scratch / CONFIG, config)
+            os.rename(scratch, run.path)
         except OSError as error:
+            run.require_absent()  # another process may have been quicker
             raise StorageError(f"can't make the folder {run.path}: {error.strerror}; choose another --out.") from None
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
         return run
+
+    def require_absent(self) -> None:
+        """An error if there is anything in the run's place, whatever it is."""
+        if os.path.lexists(self.path):
+            raise StorageError(
+                f"{self.path} exists; choose another --out, or continue it with --resume if it is an unfinished run."
+            )
 
     @property
     def weights(self) -> Path:
@@ -46,19 +58,15 @@ class RunFolder:
 
     def latest_checkpoint(self) -> Path | None:
         """The newest checkpoint, if there is one."""
-        return max(self.checkpoints.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, default=None)
+        return max(self.checkpoints.glob("*.ckpt"), default=None)  # their names hold the epoch
 
     @property
     def finished(self) -> bool:
         """Whether it came to its end."""
         return (self.path / RESULT).exists()
 
-    def write_config(self, config: dict[str, Any]) -> None:
-        """The exact settings, and what the network and its data are."""
-        write_json(self.path / CONFIG, config)
-
     def config(self) -> dict[str, Any]:
-        """What `write_config` wrote."""
+        """The exact settings, and what the network and its data are."""
         return read_json(self.path / CONFIG)
 
     def training_config(self) -> Config:

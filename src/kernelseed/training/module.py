@@ -80,7 +80,10 @@ class Training(L.LightningModule):
 
 
 class EpochBatches:
-    """Batches whose order is that of the trainer's current epoch, also after a resume."""
+    """Batches whose order is that of the epoch which the steps so far have come to.
+
+    Lightning's own count of epochs does not serve: when it asks a resumed run for its first batch, it is one behind.
+    """
 
     def __init__(self, batches: Batches, module: Training) -> None:
         self.batches = batches
@@ -90,7 +93,7 @@ class EpochBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        self.batches.set_epoch(self.module.current_epoch)
+        self.batches.set_epoch(self.module.global_step // len(self.batches))
         return iter(self.batches)
 
 

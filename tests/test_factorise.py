@@ -1,0 +1,59 @@
+"""Factorised inference is the posterior mean, by fewer multiplications."""
+
+import pytest
+import torch
+from torch import nn
+
+import kernelseed as ks
+
+LAYERS = {
+    "linear": (nn.Linear(30, 20), (4, 30)),
+    "linear wide": (nn.Linear(20, 50, bias=False), (4, 20)),
+    "conv1d circular": (nn.Conv1d(12, 40, 3, stride=2, padding=1, padding_mode="circular"), (2, 12, 11)),
+    "conv2d reflect": (nn.Conv2d(12, 40, 3, stride=2, padding=2, padding_mode="reflect"), (2, 12, 9, 9)),
+    "conv2d narrowing": (nn.Conv2d(40, 12, (3, 1), padding="same", bias=False), (2, 40, 6, 6)),
+    "conv3d dilated": (nn.Conv3d(20, 12, (1, 2, 3), dilation=2), (2, 20, 6, 6, 8)),
+}
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(("layer", "shape"), LAYERS.values(), ids=LAYERS)
+def test_two_thin_layers_equal_the_dense_mean(layer, shape, fixed):
+    net = ks.germinate(layer, 0.25, min_rank=1, fixed=fixed)
+    thin = ks.factorise(net)
+    assert isinstance(thin, nn.Sequential)
+    assert len(thin) == 2
+    x = torch.randn(shape)
+    torch.testing.assert_close(thin(x), ks.collapse(net)(x), rtol=1e-4, atol=1e-5)
+    assert sum(p.numel() for p in thin.parameters()) < sum(p.numel() for p in layer.parameters())
+
+
+def test_layers_where_it_would_cost_more_and_other_kinds_stay_dense():
+    model = nn.Sequential(
+        nn.Linear(16, 16),
+        nn.Conv2d(8, 8, 3, groups=2),
+        nn.ConvTranspose2d(32, 32, 3),
+        nn.Embedding(50, 32),
+        nn.GRU(32, 32),
+    )
+    thin = ks.factorise(ks.germinate(model, 0.25))  # rank 16 of 16: the first is not worth it
+    assert [type(layer) for layer in thin] == [type(layer) for layer in model]
+
+
+def test_a_resnet_is_its_own_class_still_equal_and_mostly_thin():
+    model = ks.models.resnet18(10, 1, width=32).eval()
+    net = ks.germinate(model, 0.25)
+    thin, x = ks.factorise(net), torch.randn(3, 1, 28, 28)
+    assert type(thin) is type(model)
+    assert not thin.training
+    with torch.no_grad():
+        torch.testing.assert_close(thin(x), net.eval()(x), rtol=1e-4, atol=1e-5)
+    pairs = [m for m in thin.modules() if isinstance(m, nn.Sequential) and len(m) == 2 and isinstance(m[1], nn.Conv2d)]
+    assert len(pairs) >= 12
+
+
+def test_tied_weights_stay_tied_and_dense():
+    model = nn.Sequential(nn.Embedding(60, 40), nn.Linear(40, 60, bias=False))
+    model[1].weight = model[0].weight
+    thin = ks.factorise(ks.germinate(model, 0.25, min_rank=1))
+    assert thin[0].weight is thin[1].weight
