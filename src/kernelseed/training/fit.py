@@ -92,16 +92,6 @@ def train(
     return result
 
 
-def keep_freed_memory() -> None:
-    """Tell glibc to keep what a training step frees: the next one needs it again, and page faults cost a tenth of it."""
-    if platform.system() == "Linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            trim, top_pad, mmap = -1, -2, -3  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD of malloc.h
-            for option, value in ((trim, 2**31 - 1), (top_pad, 2**28), (mmap, 2**25)):
-                libc.mallopt(option, value)
-
-
 class Curves(Callback):
     """Writes metrics.csv, a row an epoch, and counts the seconds; both survive a resume inside the checkpoint."""
 
