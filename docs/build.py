@@ -1,0 +1,128 @@
+"""make docs: the tables and figures of README.md and docs/, from the committed result files.
+
+    python docs/build.py            write them
+    python docs/build.py --check    fail if what is written differs from the result files
+
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; what is between is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/performance.md")
+METRICS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓"}
+
+
+def read(path: str) -> Any:
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def table(heading: list[str], rows: list[list[str]]) -> str:
+    align = ["---", *("---:" for _ in heading[1:])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [heading, align, *rows])
+
+
+def came_from(result: dict[str, Any], path: str, command: str) -> str:
+    versions = result["versions"]
+    return (
+        f"From [`{path}`]({path}), made by `{command}` with torch {versions['torch']} on an {result['processor']}, "
+        f"{result['threads']} threads."
+    )
+
+
+def methods(path: str, command: str) -> str:
+    """A table of runs, the best of each column in bold."""
+    results = read(path)
+    lines = [
+        (result["labels"][way], result["parameters"], result["metrics"][way])
+        for result in results
+        for way in ("ensemble", "mean")
+        if way in result["metrics"]
+    ]
+    best = {
+        key: (max if key == "accuracy" else min)(round(metrics[key], 4) for *_, metrics in lines) for key in METRICS
+    }
+    rows = [
+        [
+            label,
+            f"{parameters['trained'] / 1e6:.2f}M",
+            f"{parameters['relative']:.2f}",
+            *(
+                f"**{metrics[key]:.4f}**" if round(metrics[key], 4) == best[key] else f"{metrics[key]:.4f}"
+                for key in METRICS
+            ),
+        ]
+        for label, parameters, metrics in lines
+    ]
+    config = results[0]["config"]
+    about = (
+        f"{config['data']}, ResNet-18 of width {config['width']}, {config['epochs']} epochs, seed {config['seed']}. "
+        "RS: parameters relative to the plain network."
+    )
+    return "\n\n".join(
+        (table(["Model", "Params", "RS", *METRICS.values()], rows), about, came_from(results[0], path, command))
+    )
+
+
+def bench(part: str, unit: str, heading: str, against: str) -> Callable[[], str]:
+    def build() -> str:
+        found = read("benchmarks/results/bench.json")["measured"][part]
+        rows = [[name, f"{values[unit]:g}", f"{values['ratio']:.2f}"] for name, values in found.items()]
+        return table([heading, unit, against], rows)
+
+    return build
+
+
+def machine() -> str:
+    result = read("benchmarks/results/bench.json")
+    return (
+        f"{result['setting']}; {result['processor']}, {result['threads']} threads, "
+        f"torch {result['versions']['torch']}. Made by `make bench`, kept in [`benchmarks/results/bench.json`](../benchmarks/results/bench.json)."
+    )
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
+    "fashion": lambda: methods("results/fashion-small.json", "make results"),
+    "machine": machine,
+    "steps": bench("steps", "ms", "training step, float32", "of plain"),
+    "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
+    "predict": bench("predict", "ms", "2,000 images", "of ten passes"),
+    "factorised": bench("factorised", "ms", "one forward (batch 1: twenty)", "of plain"),
+    "memory": bench("memory", "MB", "peak memory of training", "of bayesian-torch"),
+    "size": bench("size", "MB", "on disk", "of plain"),
+    "imports": bench("imports", "ms", "import", "of torch"),
+}
+
+
+def filled(page: str) -> str:
+    text = (ROOT / page).read_text(encoding="utf-8")
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- begin {name} -->\n{SECTIONS[name]()}\n<!-- end {name} -->"
+
+    return re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->", replace, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    if "--check" in sys.argv:
+        stale = [page for page in PAGES if filled(page) != (ROOT / page).read_text(encoding="utf-8")]
+        sys.exit(f"{', '.join(stale)}: not what the result files say; run make docs" if stale else 0)
+    for page in PAGES:
+        text = filled(page)
+        (ROOT / page).write_text(text, encoding="utf-8")
+    import figures
+
+    figures.write_all(ROOT)
+
+
+if __name__ == "__main__":
+    main()

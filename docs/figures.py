@@ -1,0 +1,116 @@
+"""The docs' pictures, drawn from committed results; the regression is trained here, in seconds, with a fixed seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+
+import kernelseed as ks
+
+INK, SOFT, SEED, WARM = "#1f2933", "#9aa5b1", "#2a7f62", "#d97706"
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": SOFT,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "svg.hashsalt": "kernelseed",
+}
+
+
+def write_all(root: Path) -> None:
+    plt.rcParams.update(STYLE)
+    folder = root / "docs" / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    hero(folder / "hero.png")
+    scaling(
+        json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]["scaling"], folder / "scaling.svg"
+    )
+
+
+def regression() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ks.Regression]:
+    """A small network that is a kernel seed network, on data with a gap."""
+    torch.manual_seed(1)
+    x = torch.cat((torch.rand(60) * 2 - 3.2, torch.rand(60) * 2 + 0.8))[:, None]
+    y = torch.sin(1.6 * x) + 0.12 * torch.randn_like(x)
+    model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    net = ks.germinate(model, delta=0.5, rho_offset=-4.0)
+    likelihood = ks.likelihoods.Gaussian(noise=0.12)
+    loss = ks.ELBO(len(x), ks.priors.Gaussian(1.0), ks.schedules.constant(0.2), likelihood)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3000)
+    for _ in range(3000):
+        optimizer.zero_grad()
+        loss(net.draw(), x, y).loss.backward()
+        optimizer.step()
+        schedule.step()
+    grid = torch.linspace(-5, 5, 300)[:, None]
+    return x, y, grid, ks.predict(net, grid, samples=300, likelihood=likelihood)
+
+
+def hero(path: Path) -> None:
+    """What it is for, in two panels: it knows where it has seen no data, and it is small."""
+    x, y, grid, p = regression()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), width_ratios=(1.75, 1), layout="constrained")
+    g, mean = grid[:, 0], p.mean[:, 0]
+    for width, alpha in ((2, 0.18), (1, 0.28)):
+        spread = width * p.std[:, 0]
+        left.fill_between(g, mean - spread, mean + spread, color=SEED, alpha=alpha, lw=0)
+    left.plot(g, mean, color=SEED, lw=2)
+    left.plot(x, y, "o", color=INK, ms=2.6, alpha=0.75)
+    left.set(xlim=(-5, 5), ylim=(-4, 4), xticks=[], yticks=[])
+    left.set_title("A kernel seed network is unsure where it has seen no data", loc="left", fontsize=11)
+
+    with torch.device("meta"):
+        model = ks.models.resnet18(10, 1)
+        nets = {
+            "plain ResNet-18": model,
+            "Bayesian (BNN)": ks.bayesianize(model),
+            "kernel seeds, δ=.25": ks.germinate(model),
+        }
+    sizes = {name: sum(q.numel() for q in net.parameters()) / 1e6 for name, net in nets.items()}
+    bars = right.barh(list(sizes)[::-1], list(sizes.values())[::-1], color=[SEED, WARM, SOFT], height=0.55)
+    right.bar_label(bars, [f"{size:.1f}M" for size in list(sizes.values())[::-1]], padding=4)
+    right.set(xlim=(0, 27), xticks=[])
+    right.spines["bottom"].set_visible(False)
+    right.tick_params(left=False)
+    right.set_title("... and smaller than the plain one", loc="left", fontsize=11)
+    figure.savefig(path, dpi=160)
+    plt.close(figure)
+
+
+def scaling(measured: dict[str, Any], path: Path) -> None:
+    """Step time against batch size, delta, width and draws."""
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
+
+    def series(prefix: str) -> list[tuple[float, dict[str, Any]]]:
+        return [(float(key.split()[1]), value) for key, value in measured.items() if key.startswith(prefix + " ")]
+
+    for axis, prefix in ((axes[0], "batch"), (axes[2], "width")):
+        points = series(prefix)
+        for name, colour in (("plain", SOFT), ("KSN .25", SEED)):
+            axis.plot([n for n, _ in points], [v[name]["ms"] for _, v in points], "o-", color=colour, label=name, ms=4)
+        axis.set(xlabel=f"{prefix} size" if prefix == "batch" else prefix, ylabel="ms a step", ylim=(0, None))
+    axes[0].legend(frameon=False)
+    deltas = {float(name.split()[1]): v["ratio"] for name, v in measured["delta"].items() if name != "plain"}
+    axes[1].plot(list(deltas), list(deltas.values()), "o-", color=SEED, ms=4)
+    axes[1].set(xlabel="δ", ylabel="plain steps", ylim=(0, None))
+    draws = {int(name.split()[-1]): v["ratio"] for name, v in measured["draws"].items() if name != "plain"}
+    axes[3].plot(list(draws), list(draws.values()), "o-", color=SEED, ms=4)
+    axes[3].set(xlabel="draws a step", ylabel="plain steps", ylim=(0, None), xticks=list(draws))
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
