@@ -84,7 +84,8 @@ def machine() -> str:
     result = read("benchmarks/results/bench.json")
     return (
         f"{result['setting']}; {result['processor']}, {result['threads']} threads, "
-        f"torch {result['versions']['torch']}. Made by `make bench`, kept in [`benchmarks/results/bench.json`](../benchmarks/results/bench.json)."
+        f"torch {result['versions']['torch']}. Made by `make bench`, kept in "
+        "[`benchmarks/results/bench.json`](../benchmarks/results/bench.json)."
     )
 
 

@@ -89,7 +89,7 @@ def test_it_trains(model, conversion):
     loss = ks.ELBO(40, kl_weight=ks.schedules.constant(1e-4), likelihood=ks.likelihoods.Categorical(read=logits))
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     values = []
-    for _ in range(15):
+    for _ in range(40):
         optimizer.zero_grad()
         terms = loss(net.draw(), batch, LABELS)
         terms.loss.backward()

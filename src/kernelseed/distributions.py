@@ -87,6 +87,11 @@ class Sample:
     noise: Tensor | None
 
     @property
+    def operand(self) -> Tensor:
+        """What the network's layers are given: the value, or something that acts like it at less cost."""
+        return self.value
+
+    @property
     def fixed(self) -> bool:
         """Whether the weight has no distribution, and so no KL."""
         return self.source.std is None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kernelseed.export import collapse
 from kernelseed.network import BayesianModule
+from kernelseed.product import thin_is_cheaper, thin_weights
 from kernelseed.weights import FixedKernelSeed, KernelSeed, is_transposed
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -48,56 +49,26 @@ def factorise(net: BayesianModule) -> nn.Module:
 
 
 def _cheaper(layer: nn.Module, weight: KernelSeed | FixedKernelSeed) -> bool:
-    """Whether the two layers multiply less than the one, for each position of the output."""
-    (outputs, inputs), taps, rank = weight.shape[:2], math.prod(weight.shape[2:]), len(weight.seed)
-    if type(layer) is nn.Linear:
-        return rank * (inputs + outputs) < inputs * outputs
-    if type(layer) not in CONVOLUTIONS or layer.groups != 1:
-        return False
-    if is_transposed(weight.shape):  # the 1 x 1 comes first and runs at the input's resolution
-        thin = rank * inputs * math.prod(layer.stride) + rank * outputs * taps  # type: ignore[arg-type]
-    else:
-        thin = rank * inputs * taps + rank * outputs
-    return thin < inputs * outputs * taps
+    if isinstance(layer, CONVOLUTIONS):
+        return layer.groups == 1 and thin_is_cheaper(weight.shape, len(weight.seed), layer.stride)
+    return type(layer) is nn.Linear and thin_is_cheaper(weight.shape, len(weight.seed))
 
 
 def _pair(layer: nn.Module, weight: KernelSeed | FixedKernelSeed) -> nn.Sequential:
     """The seed as a k x k layer and the germinator as a 1 x 1, in the order that the weight's orientation asks for."""
-    seed, germinator = weight.seed.detach(), weight.mean_germinator.detach()
+    first, second = thin_weights(weight.mean_germinator.detach(), weight.seed.detach(), weight.shape)
     bias = layer.bias.detach() if isinstance(layer.bias, Tensor) else None
-    ones = (1,) * (seed.dim() - 2)
-    if is_transposed(weight.shape):
-        narrow = germinator.T.reshape(*germinator.T.shape, *ones)
-        return nn.Sequential(_point(layer, narrow, None), _kernel(layer, seed.transpose(0, 1), bias))
-    wide = germinator.reshape(*germinator.shape, *ones)
-    return nn.Sequential(_kernel(layer, seed, None), _point(layer, wide, bias))
-
-
-def _kernel(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """A layer with the spatial arguments of the original."""
     if isinstance(layer, nn.Linear):
-        return _filled(nn.Linear, weight, bias)
+        return nn.Sequential(_filled(nn.Linear, first, None), _filled(nn.Linear, second, bias))
     assert isinstance(layer, CONVOLUTIONS)
-    return _filled(
-        type(layer),
-        weight,
-        bias,
-        kernel_size=layer.kernel_size,
-        stride=layer.stride,
-        padding=layer.padding,
-        dilation=layer.dilation,
-        padding_mode=layer.padding_mode,
-    )
+    point: dict[str, Any] = {"kernel_size": 1}
+    spatial = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
+    before, after = (point, spatial) if is_transposed(weight.shape) else (spatial, point)
+    kind = type(layer)
+    return nn.Sequential(_filled(kind, first, None, **before), _filled(kind, second, bias, **after))
 
 
-def _point(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """A layer that mixes channels alone."""
-    if isinstance(layer, nn.Linear):
-        return _filled(nn.Linear, weight, bias)
-    return _filled(type(layer), weight, bias, kernel_size=1)
-
-
-def _filled(make: Callable[..., nn.Module], weight: Tensor, bias: Tensor | None, **arguments: object) -> nn.Module:
+def _filled(make: Callable[..., nn.Module], weight: Tensor, bias: Tensor | None, **arguments: Any) -> nn.Module:
     outputs, inputs = weight.shape[:2]
     layer = make(inputs, outputs, bias=bias is not None, device="meta", **arguments)
     layer.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format))

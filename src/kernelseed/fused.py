@@ -238,7 +238,8 @@ def resample(gaussians: Mapping[str, Gaussian], generator: torch.Generator | Non
     key, block = new_key(generator), 0
     samples: dict[str, Sample] = {}
     for name, std in stds.items():
-        noise = normal(std.numel(), key, block).view(std.shape)
+        # In the order of memory, which is germination's: the same generator gives the draw that `draw` makes.
+        noise = normal(std.numel(), key, block).as_strided(std.shape, std.stride())
         block += kernels.blocks(std.numel())
         samples[name] = Sample(torch.addcmul(gaussians[name].mean, std, noise), gaussians[name], noise)
     return samples

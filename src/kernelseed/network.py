@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kernelseed import fused
 from kernelseed.distributions import Gaussian, Sample
 from kernelseed.priors import Prior
+from kernelseed.product import fixed_samples
 from kernelseed.weights import WeightDistribution
 
 
@@ -100,7 +101,9 @@ class Draw:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module with these weights; arguments go through."""
-        return call_with(self.skeleton, {**self.weights, **self.buffers}, *args, **kwargs)
+        operands = {name: sample.operand for name, sample in self.samples.items()}
+        operands |= {alias: operands[name] for alias, name in self.aliases.items()}
+        return call_with(self.skeleton, {**operands, **self.buffers}, *args, **kwargs)
 
 
 def call_with(skeleton: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -157,14 +160,16 @@ class BayesianModule(nn.Module):
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Germinate and sample once. Differentiable, and independent of every other draw."""
-        samples = fused.draw(dict(self.weights.items()), generator)
+        weights = dict(self.weights.items())
+        samples = fixed_samples(weights) or fused.draw(weights, generator)
         if samples is None:
             return self.posterior().draw(generator)
         return Draw(self.skeleton, samples, self.weights.aliases)
 
     def mean(self) -> Draw:
         """The posterior mean, as a draw."""
-        return self.posterior().mean()
+        samples = fixed_samples(dict(self.weights.items()))
+        return self.posterior().mean() if samples is None else Draw(self.skeleton, samples, self.weights.aliases)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """A fresh draw in train mode, the posterior mean in eval mode."""

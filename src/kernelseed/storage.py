@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +100,23 @@ def write_weights(net: nn.Module, path: Path) -> None:
 
 
 def read_weights(net: nn.Module, path: Path) -> None:
-    """Fill a network from the file; names and shapes must fit."""
-    from safetensors import SafetensorError
+    """Fill a network from the file; names and shapes must fit, the precision becomes the file's."""
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_model
 
     if not path.exists():
         raise StorageError(f"{path} is missing; give a folder that was written by kernelseed.")
     try:
+        with safe_open(str(path), "pt") as file:
+            stored = set(file.keys())
+            for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+                if name in stored:
+                    tensor.data = tensor.data.to(file.get_tensor(name).dtype)
         load_model(net, str(path))
     except SafetensorError as error:
         raise StorageError(f"{path} is not a whole safetensors file ({error}); take another copy of it.") from None
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise StorageError(f"{path} belongs to another architecture: {reason}") from None
+        reason = textwrap.shorten(str(error).strip().splitlines()[-1], 200)
+        raise StorageError(
+            f"{path} belongs to another architecture ({reason}); give the file that was saved with this {CONFIG}."
+        ) from None

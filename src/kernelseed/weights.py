@@ -111,8 +111,10 @@ class FixedKernelSeed(WeightDistribution):
 
 def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
     """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k))."""
+    if not seed.is_cpu:
+        return germinators @ seed.flatten(1)
     # A CPU without bfloat16 units multiplies it a hundred times slower than float32.
-    with torch.autocast(seed.device.type, enabled=torch.is_autocast_enabled(seed.device.type) and not seed.is_cpu):
+    with torch.autocast("cpu", enabled=False):
         return germinators @ seed.flatten(1)
 
 

@@ -50,7 +50,7 @@ def main() -> None:
     """Run the command; what a user can put right is one line on stderr and exit code 2."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
-        app()
+        app(prog_name="kernelseed")
     except EXPECTED as error:
         complain(escape(" ".join(str(error).split())))
         sys.exit(2)

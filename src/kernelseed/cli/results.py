@@ -14,7 +14,7 @@ from rich.table import Table
 from kernelseed import calibration, data, metrics
 from kernelseed import predict as ks_predict
 from kernelseed.cli.datasets import DataDir
-from kernelseed.cli.show import comparison, console, megas, print_json, say
+from kernelseed.cli.show import comparison, console, megas, narrow_table, print_json, say
 from kernelseed.files import StorageError, write_json, write_text
 from kernelseed.network import BayesianModule
 from kernelseed.report.page import write as write_page
@@ -167,7 +167,7 @@ def info(run: Run, json: Json = False) -> None:
     if json:
         return print_json({"run": str(run), "parameters": counts, "layers": layers})
     if layers:
-        table = Table("Weight", "Shape", "Distribution", *("Rank", "Parameters", "of dense", "mean σ"))
+        table = narrow_table(["Weight", "Shape", "Kind"], ["Rank", "Params", "RS", "mean σ"])
         for layer in layers:
             table.add_row(
                 layer["weight"], "×".join(map(str, layer["shape"])), layer["distribution"], str(layer["rank"] or ""),

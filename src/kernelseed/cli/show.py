@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -36,6 +37,16 @@ def megas(count: float) -> str:
     return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k" if count >= 1e3 else str(int(count))
 
 
+def narrow_table(names: Sequence[str], numbers: Sequence[str], title: str | None = None) -> Table:
+    """A table that fits into 80 columns; a name that is too long goes on in the next line instead of being cut."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    for heading in names:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def rows_of(result: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, float]]]:
     """(label, parameters, metrics) of a result, the average over draws before the mean."""
     ways = [way for way in ("ensemble", "mean") if way in result["metrics"]]
@@ -48,10 +59,7 @@ def comparison(results: Sequence[dict[str, Any]], title: str) -> Table:
     best = {
         key: (max if key == "accuracy" else min)(round(metrics[key], 4) for _, _, metrics in rows) for key in COLUMNS
     }
-    table = Table(title=title, title_justify="left")
-    table.add_column("Model")
-    for heading in ("Params", "RS", *COLUMNS.values()):
-        table.add_column(heading, justify="right")
+    table = narrow_table(["Model"], ["Params", "RS", *COLUMNS.values()], title)
     for label, parameters, metrics in rows:
         cells = [
             f"[bold]{metrics[key]:.4f}[/]" if round(metrics[key], 4) == best[key] else f"{metrics[key]:.4f}"

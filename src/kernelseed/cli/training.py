@@ -66,10 +66,12 @@ def train(
     seed: int = 0,
     validation: Annotated[float, typer.Option(help="Share of the training data held out.")] = 0.0,
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better val NLL.")] = None,
-    augment: Annotated[bool, typer.Option(help="Random crops and flips.")] = False,
+    augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips.")] = False,
     size: Annotated[int | None, typer.Option(help="Resize a folder's pictures to this many pixels.")] = None,
     channels: Annotated[int | None, typer.Option(help="Read a folder's pictures as grey (1) or colour (3).")] = None,
-    skip_unreadable: Annotated[bool, typer.Option(help="Leave out pictures that can't be read.")] = False,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out pictures that can't be read.")
+    ] = False,
     clip: Annotated[float | None, typer.Option(help="Clip the gradient's norm.")] = None,
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true.")] = "32-true",
     samples: Annotated[int, typer.Option(help="Draws that a prediction averages.")] = 10,

@@ -32,20 +32,25 @@ def make(name: str, **options: Any) -> Method:
     'KSN-E δ=0.5'
     """
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"method is {name!r}; allowed are {', '.join(METHODS)}.{hint}")
+        raise ValueError(f"method is {name!r}; allowed are {', '.join(METHODS)}.{_hint(name, list(METHODS))}")
     allowed = options_of(name)
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in allowed:
-            raise ValueError(f"{key} is no option of method {name!r}, which has: {', '.join(allowed)}.")
+            raise ValueError(
+                f"{key} is no option of method {name!r}, which has: {', '.join(allowed)}.{_hint(key, allowed)}"
+            )
     return METHODS[name](**given)
 
 
 def options_of(name: str) -> list[str]:
     """The hyperparameters that a method has."""
     return [field.name for field in fields(METHODS[name])]
+
+
+def _hint(given: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(given, allowed, 1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 __all__ = [

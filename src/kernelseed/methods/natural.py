@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelseed import optim
-from kernelseed.batchnorm import batch_norms, estimate_statistics
+from kernelseed.batchnorm import batch_norms
 from kernelseed.conversion import bayesianize
 from kernelseed.distributions import inverse_softplus
 from kernelseed.methods.base import PLAIN, Engine, Method, likelihood_terms
@@ -48,6 +48,10 @@ class NaturalGradient(Method):
         super().__post_init__()
         if not self.init_std > 0:
             raise ValueError(f"init_std is {self.init_std}; a standard deviation must be positive.")
+        if not self.prior_precision > 0:
+            raise ValueError(f"prior_precision is {self.prior_precision}; 1 / variance of the prior must be positive.")
+        if self.samples < 1:
+            raise ValueError(f"samples is {self.samples}; a step takes at least one draw.")
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy."""
@@ -59,14 +63,16 @@ class NaturalGradient(Method):
 
     @torch.no_grad()
     def posterior(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
-        """The same network with a Gaussian for each trained parameter, biases and BatchNorm's included."""
+        """The same network with a Gaussian for each trained parameter, biases and BatchNorm's included.
+
+        A parameter of no axes, a lone number, stays at its mean.
+        """
         stds = self.stds(optimizer)
         trained = {name: stds[p] for name, p in net.named_parameters() if p in stds}
         posterior = bayesianize(net, where=lambda name, parameter: name in trained)
-        for name, std in trained.items():
-            weight = posterior.weights[name]
+        for name, weight in posterior.weights.items():
             assert isinstance(weight, MeanField)
-            weight.rho.copy_(inverse_softplus(std))
+            weight.rho.copy_(inverse_softplus(trained[name]))
         return posterior
 
     def label(self, ensemble: bool) -> str:
@@ -116,6 +122,11 @@ class VOGN(NaturalGradient):
     """Examples differentiated at once: chunk x parameters in memory."""
     title: ClassVar[str] = "VOGN"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chunk < 1:
+            raise ValueError(f"chunk is {self.chunk}; at least one example is differentiated at once.")
+
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters, with the momentum of the large-scale version."""
         init_precision = self.prior_precision + self.init_std**-2
@@ -147,13 +158,13 @@ class IVON(NaturalGradient):
     title: ClassVar[str] = "IVON"
 
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
-        """Over all parameters; its weight decay is the prior's precision over N."""
+        """Over all that is trained, since it puts noise on whatever it is given; its weight decay is the prior's."""
         try:
             import ivon
         except ImportError:
             raise ImportError('method "ivon" needs the package ivon-opt: pip install --no-deps ivon-opt') from None
         return ivon.IVON(
-            net.parameters(),
+            [p for p in net.parameters() if p.requires_grad],
             lr=self.lr,
             ess=num_data,
             hess_init=self.init_std**-2 / num_data,
@@ -168,14 +179,21 @@ class IVON(NaturalGradient):
         ivon.current_step = moment.require_step("ivon")  # which its state_dict leaves out
         losses = []
         for _ in range(self.samples):
-            with ivon.sampled_params(train=True):
+            with _restoring(ivon), ivon.sampled_params(train=True):
                 optimizer.zero_grad()
                 terms = likelihood_terms(net, x, y)
                 engine.backward(terms.loss)
+                engine.before_step()  # here, because it keeps each draw's gradient and never reads .grad again
+                for group in ivon.param_groups:
+                    for p in group["params"]:
+                        if p.grad is None:  # the loss does not reach it; IVON can't do without
+                            p.grad = torch.zeros_like(p)
             losses.append(terms.nll)
-        engine.before_step()
-        optimizer.step()
-        return _terms(torch.stack(losses).mean())
+        loss = torch.stack(losses).mean()
+        optimizer.step(
+            lambda: loss
+        )  # where there is none, Lightning gives one of its own, whose None IVON would add up
+        return _terms(loss)
 
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:
         """1 / sqrt(ess (hess + weight decay)), cut from the flat vector that it keeps."""
@@ -186,6 +204,20 @@ class IVON(NaturalGradient):
             for p, std in zip(group["params"], flat.split(sizes), strict=True):
                 stds[p] = std.view_as(p)
         return stds
+
+
+@contextmanager
+def _restoring(ivon: Any) -> Iterator[None]:
+    """IVON puts the mean back where a draw's block ends, but not where it raises; this does."""
+    parameters = [p for group in ivon.param_groups for p in group["params"]]
+    means = [p.data for p in parameters]  # which a draw replaces and does not write to
+    try:
+        yield
+    except BaseException:
+        for p, mean in zip(parameters, means, strict=True):
+            p.data = mean
+        ivon._reset_samples()  # the gradients of a step that never came to be
+        raise
 
 
 def _terms(loss: Tensor) -> Terms:
@@ -208,7 +240,7 @@ def example_moments(
         return F.cross_entropy(call_with(net, {**tensors, **buffers}, xi[None]), yi[None])
 
     gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
-    total = torch.zeros((), device=x.device)
+    total = torch.zeros((), device=x.device, dtype=next(iter(parameters.values())).dtype)
     sums = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
     with _batch_norm_in_eval(net):
         for xs, ys in zip(x.split(chunk), y.split(chunk), strict=True):
@@ -224,12 +256,31 @@ def example_moments(
 
 
 def _batch_statistics(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """BatchNorm buffers for this batch at this draw; the net's own running averages follow as in training."""
-    if not batch_norms(net):
-        return {}
-    with torch.no_grad():
-        net(x)
-    return estimate_statistics(net, lambda buffers, batch: call_with(net, buffers, batch), [x])
+    """What BatchNorm normalises this batch by, as its buffers; the net's own running averages follow as in training.
+
+    Read from one pass, because a running variance is not what a batch is divided by: it has n - 1 in place of n.
+    """
+    statistics: dict[str, Tensor] = {}
+
+    def reader(prefix: str) -> Callable[..., None]:
+        def read(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
+            variance, mean = torch.var_mean(inputs[0], axes, correction=0)
+            statistics.update({f"{prefix}running_mean": mean, f"{prefix}running_var": variance})
+
+        return read
+
+    # A layer in eval mode is frozen, and keeps the statistics that it has.
+    layers = {name: layer for name, layer in batch_norms(net).items() if layer.training}
+    hooks = [layer.register_forward_hook(reader(f"{name}." if name else "")) for name, layer in layers.items()]
+    try:
+        if layers:
+            with torch.no_grad():
+                net(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return statistics
 
 
 @contextmanager

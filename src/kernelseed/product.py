@@ -1,0 +1,134 @@
+"""Weights that are a germinator times a seed, run as two thin layers where that takes fewer multiplications."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from kernelseed.distributions import Gaussian, Sample
+from kernelseed.weights import FixedKernelSeed, is_transposed
+
+
+def thin_is_cheaper(shape: torch.Size, rank: int, stride: Sequence[int] = (1,)) -> bool:
+    """Whether a k x k layer into `rank` channels and a 1 x 1 multiply less than the dense layer, an output position."""
+    (outputs, inputs), taps = shape[:2], math.prod(shape[2:])
+    if is_transposed(shape):  # the 1 x 1 comes first, and so runs at the input's resolution
+        return rank * inputs * math.prod(stride) + rank * outputs * taps < inputs * outputs * taps
+    return rank * inputs * taps + rank * outputs < inputs * outputs * taps
+
+
+def thin_weights(germinator: Tensor, seed: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """The weights of the two layers, in the order in which they run."""
+    points = (1,) * (len(shape) - 2)
+    if is_transposed(shape):
+        return germinator.T.reshape(*germinator.T.shape, *points), seed.transpose(0, 1)
+    return seed, germinator.reshape(*germinator.shape, *points)
+
+
+class ProductWeight(Tensor):
+    """A weight that convolutions and linear layers run as two; everything else sees the product."""
+
+    germinator: Tensor
+    seed: Tensor
+    dense: Callable[[], Tensor]
+
+    @classmethod
+    def of(cls, weight: FixedKernelSeed, dense: Callable[[], Tensor]) -> ProductWeight:
+        """The weight's factors in the guise of a tensor of its shape; `dense()` multiplies them out."""
+        self = weight.seed.new_empty(1).expand(weight.shape).as_subclass(cls)
+        self.germinator, self.seed, self.dense = weight.mean_germinator, weight.seed, dense
+        return self
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Two layers for a convolution or a linear layer; the product for any other function."""
+        kwargs = kwargs or {}
+        if func in LAYERS and isinstance(args[1], cls) and not isinstance(args[0], cls):
+            return LAYERS[func](*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            args, kwargs = tree_map_only(cls, lambda weight: weight.dense(), (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _linear(x: Tensor, weight: ProductWeight, bias: Tensor | None = None) -> Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
+        return F.linear(F.linear(x, first), second, bias)
+
+
+def _convolution(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(
+        x: Tensor,
+        weight: ProductWeight,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            axes = weight.dim() - 2
+            strides = stride if isinstance(stride, Sequence) else (stride,) * axes
+            if groups != 1 or not thin_is_cheaper(weight.shape, len(weight.seed), strides):
+                return function(x, weight.dense(), bias, stride, padding, dilation, groups)
+            first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
+            if is_transposed(weight.shape):
+                return function(function(x, first), second, bias, stride, padding, dilation)
+            return function(function(x, first, None, stride, padding, dilation), second, bias)
+
+    return run
+
+
+LAYERS: dict[Any, Callable[..., Tensor]] = {
+    F.linear: _linear,
+    **{function: _convolution(function) for function in (torch.conv1d, torch.conv2d, torch.conv3d)},
+}
+
+
+class FixedSample(Sample):
+    """A fixed weight, multiplied out when somebody asks for its value."""
+
+    _weight: FixedKernelSeed
+
+    def __init__(self, weight: FixedKernelSeed) -> None:
+        object.__setattr__(self, "_weight", weight)
+        object.__setattr__(self, "noise", None)
+
+    @functools.cached_property
+    def source(self) -> Gaussian:
+        """The germinated mean, made once."""
+        return self._weight()
+
+    @property
+    def value(self) -> Tensor:
+        """The dense weight."""
+        return self.source.mean
+
+    @property
+    def fixed(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def operand(self) -> Tensor:
+        """What the layer is given: the factors, where they are cheaper."""
+        if not thin_is_cheaper(self._weight.shape, len(self._weight.seed)):
+            return self.value
+        return ProductWeight.of(self._weight, lambda: self.value)
+
+
+def fixed_samples(weights: dict[str, Any]) -> dict[str, Sample] | None:
+    """Samples of a fixed-point network that need not be multiplied out; None for any other network."""
+    # Compiled and functionally transformed code knows plain tensors only.
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return None
+    if not weights or not all(isinstance(weight, FixedKernelSeed) for weight in weights.values()):
+        return None
+    return {name: FixedSample(weight) for name, weight in weights.items()}
