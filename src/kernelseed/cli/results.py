@@ -20,11 +20,12 @@ from kernelseed.network import BayesianModule
 from kernelseed.report.page import write as write_page
 from kernelseed.report.runs import records
 from kernelseed.storage import load
-from kernelseed.training import RunFolder
+from kernelseed.training import Config, RunFolder
 from kernelseed.training.evaluation import (
     like,
     predict_split,
     read_prediction,
+    statistics_batches,
     summarise,
     summarise_shift,
     write_prediction,
@@ -90,11 +91,13 @@ def predict(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="A CSV file to write; default: print.")] = None,
     samples: Annotated[int | None, typer.Option(help="Draws to average; default: the run's.")] = None,
     risk: Annotated[float, typer.Option(help="Abstain so that at most this share of answers is wrong.")] = 0.05,
+    data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Classify pictures: label, confidence, entropy, mutual information, and whether to abstain.
 
-    The threshold for abstaining is the one that kept the error rate of the run's test set at the risk.
+    The threshold for abstaining is the one that kept the error rate of the run's test set at the risk. Each draw gets
+    its BatchNorm statistics from the run's training data, as in its test; where those are not at hand, it says so.
     """
     if out is not None and out.exists():
         raise FileExistsError(f"{out} exists; choose another name, or remove it first.")
@@ -104,7 +107,7 @@ def predict(
     pictures = data.read_pictures(images, size=tuple(size), channels=channels)
     x = data.normalise(pictures, described["mean"], described["std"])
     samples = config.samples if samples is None else samples
-    p = ks_predict(load(run), x, samples, seed=config.seed)
+    p = ks_predict(load(run), x, samples, recalibrate=_statistics(config, data_dir), seed=config.seed)
     threshold = _threshold(folder, risk, samples)
     rows = [
         {
@@ -130,6 +133,17 @@ def predict(
     writer.writerows(rows)
     write_text(out, text.getvalue())
     say(f"{len(rows)} predictions in {out}; abstained from {sum(row['abstain'] for row in rows)}")
+
+
+def _statistics(config: Config, data_dir: Path | None) -> data.Batches | None:
+    """Training images for BatchNorm, if the run was tested with them and they are here."""
+    if not config.recalibrate:
+        return None
+    try:
+        return statistics_batches(config.load_data(data_dir), config.recalibrate, config.seed)
+    except data.DataError as error:
+        say(f"[yellow]no BatchNorm statistics for each draw:[/] {error}")
+        return None
 
 
 def _threshold(folder: RunFolder, risk: float, samples: int) -> float:

@@ -23,12 +23,16 @@ def predict_split(
     net: nn.Module, split: Split, data: Dataset, *, samples: int, recalibrate: int, seed: int
 ) -> Classification:
     """Predictions for a split, each draw with BatchNorm statistics from `recalibrate` training images."""
-    statistics = None
-    if recalibrate:
-        chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed))[:recalibrate]
-        statistics = Batches(data.train.select(chosen), data.mean, data.std, BATCH)
     batches = Batches(split, data.mean, data.std, BATCH)
-    return predict(net, batches, samples, recalibrate=statistics, seed=seed)
+    return predict(net, batches, samples, recalibrate=statistics_batches(data, recalibrate, seed), seed=seed)
+
+
+def statistics_batches(data: Dataset, count: int, seed: int) -> Batches | None:
+    """Some training images for BatchNorm statistics; None for none."""
+    if not count:
+        return None
+    chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed))[:count]
+    return Batches(data.train.select(chosen), data.mean, data.std, BATCH)
 
 
 def summarise(prediction: Classification, labels: Tensor) -> dict[str, float]:
