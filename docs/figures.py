@@ -1,8 +1,11 @@
-"""The docs' pictures, drawn from committed results; the regression is trained here, in seconds, with a fixed seed."""
+"""The docs' pictures: from committed results, and from the regression example, which is trained in seconds."""
 
 from __future__ import annotations
 
 import json
+import runpy
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
-from torch import nn
 
 import kernelseed as ks
 
+ROOT = Path(__file__).resolve().parent.parent
 INK, SOFT, SEED, WARM = "#1f2933", "#9aa5b1", "#2a7f62", "#d97706"
 STYLE = {
     "font.family": "sans-serif",
@@ -40,31 +43,13 @@ def write_all(root: Path) -> None:
     )
 
 
-def regression() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ks.Regression]:
-    """A small network that is a kernel seed network, on data with a gap."""
-    torch.manual_seed(1)
-    x = torch.cat((torch.rand(60) * 2 - 3.2, torch.rand(60) * 2 + 0.8))[:, None]
-    y = torch.sin(1.6 * x) + 0.12 * torch.randn_like(x)
-    model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-    with torch.no_grad():
-        model[0].weight.mul_(2)
-    net = ks.germinate(model, delta=0.5, rho_offset=-4.0)
-    likelihood = ks.likelihoods.Gaussian(noise=0.12)
-    loss = ks.ELBO(len(x), ks.priors.Gaussian(1.0), ks.schedules.constant(0.2), likelihood)
-    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3000)
-    for _ in range(3000):
-        optimizer.zero_grad()
-        loss(net.draw(), x, y).loss.backward()
-        optimizer.step()
-        schedule.step()
-    grid = torch.linspace(-5, 5, 300)[:, None]
-    return x, y, grid, ks.predict(net, grid, samples=300, likelihood=likelihood)
-
-
 def hero(path: Path) -> None:
     """What it is for, in two panels: it knows where it has seen no data, and it is small."""
-    x, y, grid, p = regression()
+    with tempfile.TemporaryDirectory() as scratch:
+        sys.argv = ["regression_bands.py", f"{scratch}/bands.png"]
+        shown = runpy.run_path(str(ROOT / "examples" / "regression_bands.py"))
+    plt.rcParams.update(STYLE)
+    x, y, grid, p = (shown[name] for name in ("x", "y", "grid", "p"))
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), width_ratios=(1.75, 1), layout="constrained")
     g, mean = grid[:, 0], p.mean[:, 0]
     for width, alpha in ((2, 0.18), (1, 0.28)):
@@ -72,7 +57,7 @@ def hero(path: Path) -> None:
         left.fill_between(g, mean - spread, mean + spread, color=SEED, alpha=alpha, lw=0)
     left.plot(g, mean, color=SEED, lw=2)
     left.plot(x, y, "o", color=INK, ms=2.6, alpha=0.75)
-    left.set(xlim=(-5, 5), ylim=(-4, 4), xticks=[], yticks=[])
+    left.set(xlim=(-2.6, 2.6), ylim=(-3, 3), xticks=[], yticks=[])
     left.set_title("A kernel seed network is unsure where it has seen no data", loc="left", fontsize=11)
 
     with torch.device("meta"):

@@ -1,0 +1,90 @@
+"""The examples run as they are, and say and draw what they promise."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+def run(name, folder, *arguments):
+    """What the example prints; it has a minute, and a folder of its own to work in."""
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2", "MPLCONFIGDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def number(pattern, text):
+    """The one number that the pattern's group finds."""
+    (found,) = re.findall(pattern, text)
+    return float(found)
+
+
+def test_every_example_is_run_here():
+    assert EXAMPLES == ["lightning_module", "plain_loop", "regression_bands", "transformers_model"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_says_how_to_run_it_and_stays_short(name):
+    text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    assert text.startswith('"""')
+    assert f"    python examples/{name}.py" in text.split('"""')[1]
+    assert len(text.split('"""', 2)[2].strip().splitlines()) <= 65
+
+
+def test_plain_loop(tmp_path):
+    out = run("plain_loop", tmp_path)
+    assert len(re.findall(r"^epoch +\d+  nll \d+\.\d+  kl \d+$", out, re.M)) == 10
+    assert number(r"\baccuracy (\S+)", out) > 0.93
+    assert number(r" nll (\S+)  brier", out) < 0.3
+    stored, plain = re.search(r"([\d,]+) parameters, the plain network has ([\d,]+)", out).groups()
+    assert int(stored.replace(",", "")) < int(plain.replace(",", ""))
+
+
+def test_lightning_module(tmp_path):
+    out = run("lightning_module", tmp_path)
+    assert number(r"10 draws: accuracy (\S+)", out) > 0.93
+    assert number(r"  accuracy (\S+)", out) > 0.93
+    # The warm-up is over after 200 steps: N / weights = 1437 / (64 x 128 + 128 x 10).
+    assert number(r"kl_weight (\S+)", out) == pytest.approx(1437 / 9472, abs=1e-3)
+    assert number(r"wrong (\S+)", out) > number(r"right (\S+),", out)
+
+
+def test_transformers_model(tmp_path):
+    out = run("transformers_model", tmp_path)
+    assert number(r"epoch 8  nll (\S+)", out) < 0.4
+    assert number(r"accuracy (\S+)", out) > 0.9
+    assert number(r"mutual information (\S+)", out) > 0
+
+
+def test_regression_bands(tmp_path):
+    out = run("regression_bands", tmp_path, tmp_path / "picture.png")
+    epistemic, aleatoric = (
+        {place: number(rf"{place} +.*{kind} (\d\S+)", out) for place in ("data", "gap", "outside")}
+        for kind in ("epistemic", "aleatoric")
+    )
+    assert epistemic["gap"] > 5 * epistemic["data"]
+    assert epistemic["outside"] > 5 * epistemic["data"]
+    # The noise put into the data: .05 + .06 (x + 1.6), of which the mean square over both parts is .0256.
+    # Averaged over draws that differ in their noise too, it comes out somewhat larger: right to a factor of two.
+    assert 0.0128 < aleatoric["data"] < 0.0512
+    assert aleatoric["data"] > epistemic["data"]
+    with Image.open(tmp_path / "picture.png") as picture:
+        picture.load()
+        assert picture.width >= 1000
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 100
+    assert not (tmp_path / "bands.png").exists()

@@ -1,0 +1,743 @@
+"""The methods behind their one interface: what each must do, what each promises, and that all of them get to work."""
+
+import copy
+import json
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kinds import mlp
+from PIL import Image
+from torch import nn
+
+import kernelseed as ks
+from kernelseed import data, methods
+from kernelseed.calibration import TemperatureScaling
+from kernelseed.methods.natural import example_moments
+from kernelseed.methods.point import model_with_fresh_weights
+from kernelseed.schedules import Moment
+
+every = pytest.mark.parametrize("name", methods.METHODS)
+NATURAL = ["vadam", "vogn", "ivon"]
+natural = pytest.mark.parametrize("name", NATURAL)
+
+# A net of a few hundred weights on 60 examples learns at other rates than a ResNet on 60,000; for Vadam see FAIR.
+QUICK = {
+    "bnn": {"lr": 2e-2, "kl": "0.01"},
+    "ksn": {"lr": 2e-2, "kl": "0.01"},
+    "ksn-last": {"lr": 2e-2, "kl": "0.01"},
+    "vadam": {"lr": 30.0, "samples": 2},
+    "vogn": {"lr": 1.0},
+    "ivon": {"lr": 0.5},
+    "ensemble": {"lr": 1e-2, "members": 2},
+}
+
+
+def quick(name, **options):
+    return methods.make(name, **{**QUICK.get(name, {"lr": 1e-2}), **options})
+
+
+def tiny():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Dropout(0.0), nn.Flatten(), nn.Linear(16, 3))
+
+
+def problem(n=60):
+    """Three kinds of pictures, a bright row each."""
+    g = torch.Generator().manual_seed(1)
+    y = torch.arange(n) % 3
+    x = 0.5 * torch.randn(n, 1, 4, 4, generator=g)
+    x[torch.arange(n), 0, y] += 1.0
+    return x, y
+
+
+def steps(method, net, optimizer, x, y, count, first=0):
+    return [method.step(net, optimizer, x, y, Moment(first + i, len(x), num_batches=1)) for i in range(count)]
+
+
+def values(net):
+    return {name: t.clone() for name, t in net.state_dict().items()}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def nll(net, x, y, samples=0):
+    return F.nll_loss(ks.predict(net, x, samples=samples).probs.log(), y).item()
+
+
+# The contract
+
+
+@every
+def test_build_leaves_the_model_untouched(name):
+    method, model, (x, y) = quick(name), tiny(), problem()
+    before, modes = values(model), [m.training for m in model.modules()]
+    net = method.build(model)
+    own = {p.data_ptr() for p in model.parameters()}
+    assert not any(p.data_ptr() in own for p in net.parameters())
+    optimizer = method.optimizer(net, len(x))
+    steps(method, net, optimizer, x, y, 2)
+    method.posterior(net, optimizer)
+    assert same(before, values(model))
+    assert modes == [m.training for m in model.modules()]
+    assert [m.p for m in model.modules() if isinstance(m, nn.Dropout)] == [0.0]
+    assert all(p.grad is None for p in model.parameters())
+
+
+@every
+def test_steps_lower_the_loss_and_the_posterior_predicts(name):
+    method, (x, y) = quick(name), problem()
+    net = method.build(tiny())
+    optimizer = method.optimizer(net, len(x))
+    start = nll(method.posterior(net, optimizer), x, y)
+    terms = steps(method, net, optimizer, x, y, 40)
+    assert sum(t.nll for t in terms[-5:]) < 0.7 * sum(t.nll for t in terms[:5])
+    for t in terms:
+        torch.testing.assert_close(t.nll + t.kl_weight * t.kl / len(x), replace_ensemble_sum(method, t))
+    posterior = method.posterior(net, optimizer)
+    for samples in (0, 4):
+        prediction = ks.predict(posterior, x, samples=samples)
+        torch.testing.assert_close(prediction.probs.sum(1), torch.ones(len(x)))
+        assert nll(posterior, x, y, samples) < 0.7 * start
+        assert (prediction.label == y).float().mean() > 0.9
+    cooled = TemperatureScaling.fit(prediction.probs, y).apply(prediction.probs)
+    assert F.nll_loss(cooled.log(), y) < F.nll_loss(prediction.probs.log(), y)
+
+
+def replace_ensemble_sum(method, terms):
+    """An ensemble's loss is the sum over its members, its NLL their mean."""
+    return terms.loss.detach() / getattr(method, "members", 1)
+
+
+@every
+def test_random_says_whether_draws_differ(name):
+    method, (x, y) = quick(name), problem()
+    net = method.build(tiny())
+    optimizer = method.optimizer(net, len(x))
+    steps(method, net, optimizer, x, y, 3)
+    posterior = method.posterior(net, optimizer)
+    one, two, again = (ks.predict(posterior, x, samples=4, seed=seed).probs for seed in (0, 1, 0))
+    assert torch.equal(one, again)
+    assert torch.equal(one, two) == (not method.random)
+    assert torch.equal(*(ks.predict(posterior, x, samples=0, seed=seed).probs for seed in (0, 1)))
+
+
+@every
+def test_training_goes_on_from_a_state_dict_as_if_it_had_never_stopped(name):
+    method, (x, y) = quick(name), problem()
+    ends = []
+    for interrupted in (False, True):
+        torch.manual_seed(3)
+        net = method.build(tiny())
+        optimizer = method.optimizer(net, len(x))
+        steps(method, net, optimizer, x, y, 3)
+        if interrupted:
+            saved = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+            net = method.build(tiny())
+            optimizer = method.optimizer(net, len(x))
+            net.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        torch.manual_seed(4)
+        steps(method, net, optimizer, x, y, 3, first=3)
+        ends.append(values(method.posterior(net, optimizer)))
+    assert same(*ends)
+
+
+@every
+def test_the_engine_carries_out_the_step(name):
+    method, (x, y) = quick(name, **({"samples": 1} if name in NATURAL else {})), problem()
+    net = method.build(tiny())
+    optimizer = method.optimizer(net, len(x))
+    calls = []
+
+    def backward(loss):
+        calls.append("backward")
+        loss.backward()
+
+    def before_step():
+        assert all(p.grad is not None for p in net.parameters())
+        calls.append("before_step")
+
+    method.step(net, optimizer, x, y, Moment(0, len(x)), methods.Engine(backward, before_step))
+    # Vadam and VOGN differentiate by themselves, which is why they are not distributed.
+    assert calls == ([] if name in ("vadam", "vogn") else ["backward", "before_step"])
+    assert method.distributed == (name not in NATURAL)
+
+
+LABELS = {
+    "baseline": ("Baseline", "Baseline"),
+    "dropout": ("Baseline DR 0.1", "MC-Drop 0.1"),
+    "bnn": ("BNN-P", "BNN-E"),
+    "fksn": ("FKSN δ=0.25", "FKSN δ=0.25"),
+    "ksn": ("KSN-P δ=0.25", "KSN-E δ=0.25"),
+    "ksn-last": ("KSN-P last layer", "KSN-E last layer"),
+    "vadam": ("Vadam-P", "Vadam-E"),
+    "vogn": ("VOGN-P", "VOGN-E"),
+    "ivon": ("IVON-P", "IVON-E"),
+    "ensemble": ("Ensemble of 5", "Ensemble of 5"),
+}
+
+
+@every
+def test_labels(name):
+    method = methods.make(name)
+    assert (method.label(False), method.label(True)) == LABELS[name]
+    if not method.random:
+        assert method.label(False) == method.label(True)
+
+
+@every
+def test_a_method_is_a_value(name):
+    method = methods.make(name, lr=0.5)
+    assert method == methods.make(name, lr=0.5)
+    assert hash(method) == hash(methods.make(name, lr=0.5))
+    assert method != methods.make(name, lr=0.25)
+    assert len({method, methods.make(name, lr=0.5), replace(method, lr=0.25)}) == 2
+    with pytest.raises(FrozenInstanceError):
+        method.lr = 1.0
+    with pytest.raises(TypeError):
+        methods.METHODS[name](0.5)  # by keyword only
+    assert "lr" in methods.options_of(name)
+    assert {option: getattr(method, option) for option in methods.options_of(name)}["lr"] == 0.5
+    assert methods.make(name, **dict.fromkeys(methods.options_of(name))) == methods.make(name)
+
+
+def test_labels_follow_the_options():
+    assert methods.make("ksn", delta=0.5).label(True) == "KSN-E δ=0.5"
+    assert methods.make("fksn", delta=1).label(False) == "FKSN δ=1"
+    assert methods.make("dropout", rate=0.25).label(True) == "MC-Drop 0.25"
+    assert methods.make("ensemble", members=3).label(True) == "Ensemble of 3"
+
+
+def test_unknown_names_and_options_get_a_suggestion():
+    with pytest.raises(ValueError, match=r"method is 'vogm'; allowed are baseline, .*Did you mean 'vogn'\?"):
+        methods.make("vogm")
+    with pytest.raises(ValueError, match=r"method is 'xyz'; allowed are [^?]*ensemble\.$"):
+        methods.make("xyz")
+    with pytest.raises(ValueError, match=r"detla is no option of method 'ksn', which has: .*Did you mean 'delta'\?"):
+        methods.make("ksn", detla=0.5)
+    with pytest.raises(ValueError, match=r"delta is no option of method 'bnn', which has: lr, [^?]*prior\.$"):
+        methods.make("bnn", delta=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("baseline", {"lr": 0.0}, "lr is 0.0"),
+        ("ksn", {"lr": float("nan")}, "lr is nan"),
+        ("dropout", {"rate": 1.0}, "rate is 1.0"),
+        ("dropout", {"rate": 0.0}, "rate is 0.0"),
+        ("ensemble", {"members": 0}, "members is 0"),
+        ("bnn", {"kl": "unifrom"}, "kl is 'unifrom'; allowed are automatic, uniform, blundell and a number"),
+        ("ksn", {"kl": "-1"}, "temperature is -1"),
+        ("ksn", {"kl_warmup": -1}, "steps is -1"),
+        ("ksn", {"prior": "normal"}, "prior is 'normal'; allowed are paper, blundell and a number"),
+        ("bnn", {"prior": "0"}, "std is 0"),
+        ("vadam", {"init_std": 0.0}, "init_std is 0.0"),
+        ("vogn", {"prior_precision": 0.0}, "prior_precision is 0.0"),
+        ("ivon", {"samples": 0}, "samples is 0"),
+        ("vogn", {"chunk": 0}, "chunk is 0"),
+    ],
+)
+def test_values_that_can_not_be_are_refused_where_they_are_given(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        methods.make(name, **options)
+
+
+# Point networks and ensembles
+
+
+def test_dropout_sets_the_rate_of_every_layer_and_needs_one():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.Sequential(nn.Dropout2d(0.5)))
+    net = methods.make("dropout", rate=0.2).build(model)
+    assert [m.p for m in net.modules() if hasattr(m, "p")] == [0.2, 0.2]
+    with pytest.raises(ValueError, match=r"Linear has no dropout layer to set to 0\.1; add nn\.Dropout"):
+        methods.make("dropout").build(nn.Linear(3, 3))
+
+
+def test_fresh_weights_are_the_same_values_elsewhere():
+    model = ks.models.resnet18(10, 1, width=4)
+    fresh = model_with_fresh_weights(model)
+    for (name, old), new in zip(model.named_parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(old.flatten().sort().values, new.flatten().sort().values)
+        assert torch.equal(old, new) == bool((old == old.flatten()[0]).all()), name  # constants can't be told apart
+    assert not torch.equal(model_with_fresh_weights(model).fc.weight, fresh.fc.weight)
+
+
+def test_members_start_differently_and_train_as_if_alone():
+    (x, y), model = problem(), tiny()
+    together = methods.make("ensemble", members=3, lr=1e-2)
+    alone = methods.make("baseline", lr=1e-2)
+    net = together.build(model)
+    assert same(values(net[0]), values(model))
+    assert len({member[0].weight.sum(0).flatten()[0].item() for member in net}) == 3
+    singles = [alone.build(member) for member in net]
+    optimizer = together.optimizer(net, len(x))
+    optimizers = [alone.optimizer(single, len(x)) for single in singles]
+    for i in range(5):
+        terms = steps(together, net, optimizer, x, y, 1, i)[0]
+        parts = [steps(alone, s, o, x, y, 1, i)[0] for s, o in zip(singles, optimizers, strict=True)]
+        torch.testing.assert_close(terms.nll, torch.stack([part.nll for part in parts]).mean())
+        for member, single in zip(net, singles, strict=True):
+            for p, q in zip(member.parameters(), single.parameters(), strict=True):
+                torch.testing.assert_close(p.grad, q.grad)
+                torch.testing.assert_close(p, q)
+    expected = torch.stack([single(x).softmax(1) for single in singles]).mean(0)
+    torch.testing.assert_close(ks.predict(net, x).probs, expected.detach())
+
+
+# Bayes by Backprop
+
+
+def test_variational_options_reach_the_objective():
+    method = methods.make("bnn", kl="0.5", prior="2", kl_warmup=4, rho_offset=-3.0)
+    assert method.prior_value() == ks.priors.Gaussian(2.0)
+    assert [method.schedule()(Moment(step, 10)) for step in (0, 2, 4, 9)] == [0.0, 0.25, 0.5, 0.5]
+    net, (x, y) = method.build(tiny()), problem()
+    assert all((w.rho == -3.0).all() for _, w in net.weights.items())
+    draw = net.draw(torch.Generator().manual_seed(1))
+    torch.manual_seed(1)
+    terms = method.terms(net, x, y, Moment(2, len(x)))
+    torch.testing.assert_close(terms.kl, draw.kl(ks.priors.Gaussian(2.0)).detach())
+    torch.testing.assert_close(terms.loss, F.cross_entropy(draw(x), y) + 0.25 * draw.kl(method.prior_value()) / len(x))
+    assert methods.make("ksn").prior_value() == ks.ScaleMixture()
+    assert methods.make("ksn", prior="blundell").prior_value() == ks.ScaleMixture.blundell()
+    weights = Moment(0, 100, num_weights=400, num_batches=2)
+    by_name = {kl: methods.make("ksn", kl=kl).schedule()(weights) for kl in ("automatic", "uniform", "blundell")}
+    assert by_name == pytest.approx({"automatic": 0.25, "uniform": 1.0, "blundell": 2 * 2 / 3})
+
+
+def test_a_fixed_point_network_has_no_kl_and_fewer_parameters():
+    (x, y), model = problem(), tiny()
+    counts = {}
+    for name in ("fksn", "ksn"):
+        method = methods.make(name, min_rank=2)
+        net = method.build(model)
+        counts[name] = sum(p.numel() for p in net.parameters())
+        assert (method.terms(net, x, y, Moment(0, 60)).kl == 0) == (name == "fksn")
+    # The two germinators (1, 1) and (3, 2), and an offset for each of the two layers.
+    assert counts["ksn"] - counts["fksn"] == 1 + 6 + 2
+
+
+@pytest.mark.parametrize(
+    ("model", "head"), [(tiny(), "4.weight"), (ks.models.resnet18(10, 1, width=4), "fc.weight")], ids=["tiny", "resnet"]
+)
+def test_last_layer_converts_the_head_alone(model, head):
+    net = methods.make("ksn-last").build(model)
+    assert list(net.weights) == [head]
+    assert isinstance(net.weights[head], ks.KernelSeed)
+    rest = {name for name, _ in model.named_parameters()} - {head}
+    assert {name for name, _ in net.skeleton.named_parameters()} == rest
+    x = torch.randn(2, 1, 4, 4)
+    torch.testing.assert_close(net.eval()(x), copy.deepcopy(model).eval()(x))
+
+
+# Conjugate: y = W x + noise of known deviation s, each weight N(0, t^2) a priori. A row of W has the posterior
+# precision A = X^T X / s^2 + 1 / t^2 and the mean A^-1 X^T y / s^2; the best diagonal Gaussian has this mean and the
+# variances 1 / A_jj. A 4 x 4 seed is invertible, so KSN at delta 1 can have any mean and any rho, as BNN can.
+#
+# The loss is quadratic in W, so its average over eight points is its expectation over all draws: mean +- 2 std in one
+# column of W at a time has the variance std^2 in each column. Trained on these, both must find the optimum itself, and
+# the gradients of random draws there must average to 0.
+
+
+def points(posterior):
+    (source,) = posterior.gaussians.values()
+    for column in range(4):
+        for sign in (-2.0, 2.0):
+            noise = torch.zeros_like(source.std)
+            noise[:, column] = sign
+            yield ks.Draw(posterior.skeleton, {"weight": ks.Sample(source.mean + source.std * noise, source, noise)})
+
+
+@pytest.mark.parametrize("name", ["bnn", "ksn"])
+def test_the_mean_field_optimum_of_linear_regression(name):
+    s, t, n = 0.5, 0.8, 64
+    g = torch.Generator().manual_seed(5)
+    X = torch.randn(n, 4, generator=g).double() * torch.tensor([0.3, 0.6, 1.0, 2.0])
+    X[:, 1] += 0.3 * X[:, 2]  # correlated, so that 1 / A_jj is not the marginal variance
+    Y = X @ torch.randn(4, 4, generator=g).double() + s * torch.randn(n, 4, generator=g)
+    A = X.T @ X / s**2 + torch.eye(4) / t**2
+    mean = torch.linalg.solve(A, X.T @ Y / s**2).T
+    std = A.diagonal().rsqrt().expand(4, 4)
+    assert (A.inverse().diagonal().sqrt() / std[0]).max() > 1.1
+
+    method = methods.make(name, rho_offset=-3.0, **({"delta": 1.0} if name == "ksn" else {}))
+    net = method.build(nn.Linear(4, 4, bias=False).double())
+    elbo = ks.ELBO(n, ks.priors.Gaussian(t), likelihood=ks.likelihoods.Gaussian(s))
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=300, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def expected_loss():
+        optimizer.zero_grad()
+        loss = torch.stack([elbo(draw, X, Y).loss for draw in points(net.posterior())]).mean()
+        loss.backward()
+        for p in net.parameters():
+            p.grad = p.grad.contiguous()  # torch's LBFGS takes no other
+        return loss
+
+    optimizer.step(expected_loss)
+    found = net.weights["weight"]()
+    assert ((found.mean - mean) / std).abs().max() < 1e-3
+    assert (found.std / std - 1).abs().max() < 1e-3
+
+    losses, gradients = [], []
+    for _ in range(400):
+        losses.append(elbo(net.draw(), X, Y).loss)
+        gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(losses[-1], list(net.parameters()))]))
+    samples = torch.cat([torch.stack(losses).detach()[:, None] - expected_loss().item(), torch.stack(gradients)], 1)
+    z = samples.mean(0) / samples.std(0) * 20
+    assert z.abs().max() < 4.5  # of at most 50 numbers: one false alarm in 3,000 runs, and the seed is fixed
+
+
+# Natural gradients
+
+
+@natural
+def test_the_posterior_is_what_the_optimizer_says(name):
+    method, (x, y) = quick(name), problem()
+    net = method.build(tiny())
+    optimizer = method.optimizer(net, len(x))
+    for count in (0, 4):
+        steps(method, net, optimizer, x, y, count)
+        posterior = method.posterior(net, optimizer)
+        assert set(posterior.weights) == {name for name, _ in net.named_parameters()}
+        assert not list(posterior.skeleton.parameters())
+        offset = 0
+        for parameter, p in net.named_parameters():
+            if name == "ivon":
+                group = optimizer.param_groups[0]
+                hess = group["hess"][offset : offset + p.numel()].reshape(p.shape)
+                std = 1 / torch.sqrt(len(x) * (hess + method.prior_precision / len(x)))
+                offset += p.numel()
+            else:
+                std = optimizer.std(p)
+            gaussian = posterior.weights[parameter]()
+            assert torch.equal(gaussian.mean, p)
+            torch.testing.assert_close(gaussian.std, std)
+            if not count:
+                start = (method.init_std**-2 + method.prior_precision) ** -0.5
+                torch.testing.assert_close(std, torch.full_like(std, start))
+        assert (posterior.weights["4.weight"]().std.std() > 0) == bool(count)
+    before = values(posterior)
+    steps(method, net, optimizer, x, y, 1)
+    assert same(before, values(posterior))  # a value: training on does not reach it
+
+
+class Breaks(nn.Module):
+    """Raises in its forward as often as it is told, after so many good ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = tiny()
+        self.good = -1
+
+    def forward(self, x):
+        self.good -= 1
+        if self.good == -1:
+            raise RuntimeError("forward failed")
+        return self.net(x)
+
+
+@natural
+def test_a_step_that_raises_leaves_the_mean_and_no_trace(name):
+    method, (x, y) = quick(name, samples=3), problem(30)
+    ends = []
+    for fails in (False, True):
+        torch.manual_seed(3)
+        net = method.build(Breaks())
+        optimizer = method.optimizer(net, len(x))
+        steps(method, net, optimizer, x, y, 2)
+        before = values(net)
+        if fails:
+            net.good = 1  # the second draw fails
+            with pytest.raises(RuntimeError, match="forward failed"):
+                steps(method, net, optimizer, x, y, 1, 2)
+            net.good = -1
+            assert same(before, values(net))
+        torch.manual_seed(4)
+        steps(method, net, optimizer, x, y, 2, 2)
+        assert not same(before, values(net))
+        ends.append(values(method.posterior(net, optimizer)))
+    assert same(*ends)
+
+
+class Odd(nn.Module):
+    """A frozen layer, a lone number and a layer that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.unused = nn.Linear(2, 2)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.frozen(x.flatten(1))) * self.scale)
+
+
+@natural
+def test_frozen_unused_and_single_parameters_are_no_trap(name):
+    method, (x, y), model = quick(name), problem(), Odd()
+    net = method.build(model)
+    optimizer = method.optimizer(net, len(x))
+    start = nll(net, x, y)
+    seen = []
+    net.frozen.register_forward_hook(lambda layer, inputs, output: seen.append(layer.weight.detach().clone()))
+    steps(method, net, optimizer, x, y, 20)
+    assert seen
+    assert all(torch.equal(weight, model.frozen.weight) for weight in seen)  # no noise either
+    posterior = method.posterior(net, optimizer)
+    assert set(posterior.weights) == {"unused.weight", "unused.bias", "head.weight", "head.bias"}
+    assert torch.equal(posterior.skeleton.scale, net.scale)
+    assert nll(posterior, x, y) < start
+    assert nll(posterior, x, y, samples=4) < start
+
+
+def test_ivon_takes_gradients_as_the_engine_leaves_them():
+    method, (x, y) = quick("ivon", samples=2), problem()
+    net = method.build(tiny())
+    optimizer = method.optimizer(net, len(x))
+
+    def clip():
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+
+    method.step(net, optimizer, x, y, Moment(0, len(x)), methods.Engine(before_step=clip))
+    # The momentum is (1 - .9) of the mean of two gradients whose norms were cut to 1e-3.
+    assert 0 < optimizer.param_groups[0]["momentum"].norm() <= 1.001e-4
+
+
+class Normalised(nn.Module):
+    """BatchNorm over pictures and over vectors, and a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+        self.bn = nn.BatchNorm2d(3)
+        self.linear = nn.Linear(12, 5)
+        self.flat_bn = nn.BatchNorm1d(5)
+        self.frozen_bn = nn.BatchNorm1d(5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.bn(self.conv(x)))
+        return self.head(self.frozen_bn(torch.tanh(self.flat_bn(self.linear(x.flatten(1))))))
+
+
+def normalised():
+    net = Normalised().double()
+    net.frozen_bn.running_mean += 0.1
+    net.frozen_bn.running_var *= 1.7
+    for bn in (net.bn, net.flat_bn, net.frozen_bn):
+        nn.init.uniform_(bn.weight, 0.5, 1.5)
+        nn.init.uniform_(bn.bias, -0.5, 0.5)
+    net.frozen_bn.eval()
+    return net
+
+
+def by_hand(net, x, y):
+    """The examples' gradients one by one: BatchNorm divides by the batch's deviations as if they were constants."""
+
+    def norm(h, bn, mean, var):
+        shape = (1, -1, *(1 for _ in h.shape[2:]))
+        h = (h - mean.view(shape)) / torch.sqrt(var.view(shape) + bn.eps)
+        return h * bn.weight.view(shape) + bn.bias.view(shape)
+
+    with torch.no_grad():
+        h = net.conv(x)
+        first = h.mean((0, 2, 3)), h.var((0, 2, 3), correction=0)
+        h = net.linear(torch.relu(norm(h, net.bn, *first)).flatten(1))
+        second = h.mean(0), h.var(0, correction=0)
+    third = net.frozen_bn.running_mean.clone(), net.frozen_bn.running_var.clone()
+    losses, gradients = [], []
+    for i in range(len(x)):
+        h = torch.relu(norm(net.conv(x[i : i + 1]), net.bn, *first))
+        h = torch.tanh(norm(net.linear(h.flatten(1)), net.flat_bn, *second))
+        loss = F.cross_entropy(net.head(norm(h, net.frozen_bn, *third)), y[i : i + 1])
+        losses.append(loss.item())
+        gradients.append(torch.autograd.grad(loss, list(net.parameters())))
+    means = [torch.stack(g).mean(0) for g in zip(*gradients, strict=True)]
+    squares = [torch.stack(g).square().mean(0) for g in zip(*gradients, strict=True)]
+    return sum(losses) / len(losses), means, squares
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 32])
+def test_example_moments_equal_a_loop_over_examples(chunk):
+    net, (x, y) = normalised(), problem(7)
+    x = x.double()
+    loss, means, squares = by_hand(net, x, y)
+    found, moments = example_moments(net, x, y, chunk)
+    exact = {"rtol": 1e-10, "atol": 1e-12}
+    torch.testing.assert_close(found, torch.tensor(loss, dtype=torch.float64), **exact)
+    assert set(moments) == set(net.parameters())
+    for p, mean, square in zip(net.parameters(), means, squares, strict=True):
+        torch.testing.assert_close(moments[p][0], mean, **exact)
+        torch.testing.assert_close(moments[p][1], square, **exact)
+    net.frozen_bn.eval()
+    torch.testing.assert_close(found, F.cross_entropy(net(x), y).detach(), **exact)  # the loss of training mode
+    assert [bn.training for bn in (net.bn, net.flat_bn, net.frozen_bn)] == [True, True, False]
+
+
+def test_a_vogn_step_is_made_of_these_moments():
+    # With deviations near 0 the draw is the mean, and one step can be followed by hand.
+    method, (x, y) = methods.make("vogn", init_std=1e-7, lr=0.3, samples=2), problem(7)
+    net, x, N = normalised(), x.double(), 50
+    loss, means, squares = by_hand(net, x, y)
+    start = [p.detach().clone() for p in net.parameters()]
+    optimizer = method.optimizer(net, N)
+    terms = method.step(net, optimizer, x, y, Moment(0, N))
+    assert terms.loss.item() == pytest.approx(loss, rel=1e-5)
+    P0 = 1 + 1e14
+    for p, old, g, h in zip(net.parameters(), start, means, squares, strict=True):
+        P = 0.999 * P0 + 0.001 * (N * h + 1)
+        expected = -0.3 * P0 / N * (N * g + old) / P
+        torch.testing.assert_close(p.detach() - old, expected, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(optimizer.precision(p), P)
+
+
+def test_running_statistics_move_once_a_draw():
+    method, (x, y) = methods.make("vogn", init_std=1e-9, samples=3), problem(7)
+    net, x = normalised(), x.double()
+    before = values(net)
+    h = net.conv(x).detach()
+    optimizer = method.optimizer(net, 50)
+    method.step(net, optimizer, x, y, Moment(0, 50))
+    assert int(net.bn.num_batches_tracked) == int(net.flat_bn.num_batches_tracked) == 3
+    torch.testing.assert_close(net.bn.running_mean, (1 - 0.9**3) * h.mean((0, 2, 3)), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(net.bn.running_var, 0.9**3 + (1 - 0.9**3) * h.var((0, 2, 3)), rtol=1e-5, atol=1e-7)
+    assert torch.equal(net.frozen_bn.running_mean, before["frozen_bn.running_mean"])
+    assert int(net.frozen_bn.num_batches_tracked) == 0
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+# The same data for all
+
+
+def test_the_order_is_a_function_of_seed_and_epoch():
+    split = data.load("digits").train
+    orders = {}
+    for seed in (0, 1):
+        batches = data.Batches(split, (0.3,), (0.4,), 32, shuffle=True, seed=seed)
+        for epoch in (0, 1):
+            batches.set_epoch(epoch)
+            torch.rand(3)  # nothing that a method draws in between matters
+            orders[seed, epoch] = batches.order()
+            assert torch.equal(torch.cat([y for _, y in batches]), split.labels[orders[seed, epoch]])
+    assert len({tuple(order.tolist()) for order in orders.values()}) == 4
+
+
+def test_every_method_trains_on_the_same_batches_and_says_so(tmp_path, monkeypatch):
+    from kernelseed.training import Config, train
+
+    for i, picture in enumerate(torch.randint(256, (48, 8, 8), dtype=torch.uint8)):
+        path = tmp_path / "pictures" / ("train" if i < 24 else "test") / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture.numpy()).save(path)
+    common = {"data": f"folder:{tmp_path / 'pictures'}", "width": 2, "epochs": 2, "batch_size": 12, "seed": 7}
+    seen, results = {}, {}
+    for name, method in methods.METHODS.items():
+
+        def step(self, net, optimizer, x, y, moment, engine, name=name, take=method.step):
+            seen.setdefault(name, []).append((x.clone(), y.clone()))
+            return take(self, net, optimizer, x, y, moment, engine)
+
+        options = {"samples": 1} if name in NATURAL else {"members": 2} if name == "ensemble" else {}
+        config = Config(method=name, options=options, samples=0, recalibrate=0, **common)
+        with monkeypatch.context() as patch:
+            patch.setattr(method, "step", step)
+            train(config, tmp_path / name, progress=False)
+        results[name] = json.loads((tmp_path / name / "result.json").read_text())
+    first, *others = seen.values()
+    assert len(seen) == len(methods.METHODS)
+    assert len(first) == 4
+    for other in others:
+        for (x, y), (x_too, y_too) in zip(first, other, strict=True):
+            assert torch.equal(x, x_too)
+            assert torch.equal(y, y_too)
+    assert not torch.equal(first[0][0], first[2][0])  # the second epoch has an order of its own
+    assert {(r["data_order"], r["epochs"], r["seed"]) for r in results.values()} == {
+        ("permutations of 24 examples by (seed 7, epoch)", 2, 7)
+    }
+
+
+# Fair play: one small convnet, digits, 8 epochs of 32 at a time for all, the rate of each falling to 0.
+#
+# Each method has the settings that suit it, found by trying a few rates by hand. The KL's weight is .01 because the
+# net has more weights than there are pictures. Vadam divides by sqrt(s), which starts at init_std^-2 / N, and bias
+# correction multiplies that start by 1000: its rate must be large where N is small.
+#
+# Accuracy is that of a stratified fifth of the 1,438 training pictures, held out. The last fifth of the data set, its
+# test split, was written by other people, and the plain network itself is not reliably above 95 % there.
+
+FAIR = {
+    "baseline": {"lr": 3e-3},
+    "dropout": {"lr": 3e-3},
+    "bnn": {"lr": 3e-3, "kl": "0.01"},
+    "fksn": {"lr": 3e-3},
+    "ksn": {"lr": 3e-3, "kl": "0.01"},
+    "ksn-last": {"lr": 3e-3},
+    "vadam": {"lr": 2.0, "samples": 1},
+    "vogn": {"lr": 0.6},
+    "ivon": {"lr": 0.2},
+    "ensemble": {"lr": 3e-3, "members": 2},
+}
+EPOCHS = 8
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return data.load("digits", validation=0.2)
+
+
+def accuracies(digits, name, **options):
+    """Of the posterior mean and of an average over 8 draws, after the common budget."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2),
+        nn.ReLU(),
+        nn.Dropout(0.0),
+        nn.Flatten(),
+        nn.Linear(288, 10),
+    )
+    method = methods.make(name, **{**FAIR[name], **options})
+    net = method.build(model)
+    optimizer = method.optimizer(net, len(digits.train))
+    rates = [group["lr"] for group in optimizer.param_groups]
+    batches = data.Batches(digits.train, digits.mean, digits.std, 32, shuffle=True)
+    total = EPOCHS * len(batches)
+    step = 0
+    for epoch in range(EPOCHS):
+        batches.set_epoch(epoch)
+        for x, y in batches:
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * (1 - step / total)
+            method.step(net, optimizer, x, y, Moment(step, len(digits.train), num_batches=len(batches)))
+            step += 1
+    held_out = digits.validation
+    x = data.normalise(held_out.images, digits.mean, digits.std)
+    posterior = method.posterior(net, optimizer)
+    return [(ks.predict(posterior, x, samples=k).label == held_out.labels).float().mean().item() for k in (0, 8)]
+
+
+@every
+def test_fair_play_on_digits(digits, name):
+    assert min(accuracies(digits, name)) > 0.95
+
+
+@pytest.mark.parametrize("name", ["bnn", "ksn"])
+def test_a_sigma_that_starts_at_softplus_of_zero_drowns_the_network(digits, name):
+    """As the paper is written: without an offset rho starts at 0 and sigma at .69, far above any weight."""
+    assert F.softplus(torch.tensor(0.0)).item() == pytest.approx(0.693, abs=1e-3)
+    assert max(accuracies(digits, name, rho_offset=0.0)) < 0.3
+
+
+def test_a_head_of_rank_three_can_not_tell_ten_classes_apart(digits):
+    """As the paper is written: at delta .25 a head of ten classes has C_pip 2.5, here 3; the floor lifts it to 10."""
+    ranks = {
+        floor: methods.make("ksn", min_rank=floor).build(mlp(288, 10)).weights["0.weight"].rank for floor in (1, 16)
+    }
+    assert ranks == {1: 3, 16: 10}
+    assert max(accuracies(digits, "ksn", min_rank=1)) < 0.92
