@@ -57,7 +57,7 @@ def hero(path: Path) -> None:
         left.fill_between(g, mean - spread, mean + spread, color=SEED, alpha=alpha, lw=0)
     left.plot(g, mean, color=SEED, lw=2)
     left.plot(x, y, "o", color=INK, ms=2.6, alpha=0.75)
-    left.set(xlim=(-2.6, 2.6), ylim=(-3, 3), xticks=[], yticks=[])
+    left.set(xlim=(-2.6, 2.6), ylim=(-2.6, 2.6), xticks=[], yticks=[])
     left.set_title("A kernel seed network is unsure where it has seen no data", loc="left", fontsize=11)
 
     with torch.device("meta"):

@@ -181,11 +181,12 @@ def test_digits_need_no_fetching(command, refused, tmp_path):
 
 
 def test_training_prints_a_table_and_where_the_run_is(command, tmp_path):
-    result = command(*TRAIN, "--method", "fksn", "--delta", "0.5", "--out", tmp_path / "a")
+    out = tmp_path / "run[a]"
+    result = command(*TRAIN, "--method", "fksn", "--delta", "0.5", "--out", out)
     assert result.code == 0, result.err
     assert "FKSN" in result.out
-    assert f"next: kernelseed report {tmp_path / 'a'}" in result.out
-    config = RunFolder(tmp_path / "a").training_config()
+    assert f"next: kernelseed report {out}" in result.out
+    config = RunFolder(out).training_config()
     assert (config.method, config.options, config.width, config.samples) == ("fksn", {"delta": 0.5}, 8, 3)
 
 
@@ -451,7 +452,7 @@ def test_a_method_without_randomness_has_one_answer(command, runs):
 
 
 def test_pictures_are_classified_as_the_run_would(command, runs, digit_files, tmp_path):
-    out = tmp_path / "out.csv"
+    out = tmp_path / "out[a].csv"
     result = command("predict", runs / "ksn", *digit_files, "-o", out, "--risk", "0.2")
     assert (result.code, result.out) == (0, "")
     assert f"10 predictions in {out}" in result.err
@@ -459,14 +460,25 @@ def test_pictures_are_classified_as_the_run_would(command, runs, digit_files, tm
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["file", "label", "confidence", "entropy", "mutual_information", "abstain"]
     assert [row["file"] for row in rows] == list(map(str, digit_files))
-    data = ks.data.load("digits", validation=0.1)
-    p = ks.predict(ks.load(runs / "ksn"), ks.data.normalise(data.test.images[:10], data.mean, data.std), samples=3)
     test, labels = read_prediction(runs / "ksn" / "test-ensemble.safetensors")
     threshold = threshold_at_risk(test.confidence, test.label == labels, 0.2)
-    assert [row["label"] for row in rows] == [data.class_names[i] for i in p.label.tolist()]
+    assert [row["label"] for row in rows] == [str(label) for label in test.label[:10].tolist()]
     for key in ("confidence", "entropy", "mutual_information"):
-        assert [float(row[key]) for row in rows] == pytest.approx(getattr(p, key).tolist(), abs=1e-6)
-    assert [row["abstain"] for row in rows] == [str(c < threshold) for c in p.confidence.tolist()]
+        assert [float(row[key]) for row in rows] == pytest.approx(getattr(test, key)[:10].tolist(), abs=1e-5)
+    assert [row["abstain"] for row in rows] == [str(c < threshold) for c in test.confidence[:10].tolist()]
+
+
+def test_without_its_training_data_a_run_predicts_and_says_what_is_missing(command, runs, digit_files, tmp_path):
+    shutil.copytree(runs / "ksn", tmp_path / "a")
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    config["training"]["data"] = "folder:gone[a]"
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
+    result = command("predict", tmp_path / "a", *digit_files, "--json")
+    assert "no BatchNorm statistics for each draw: gone[a] is not a folder" in result.err
+    data = ks.data.load("digits", validation=0.1)
+    p = ks.predict(ks.load(runs / "ksn"), ks.data.normalise(data.test.images[:10], data.mean, data.std), samples=3)
+    confidences = [row["confidence"] for row in result.json["predictions"]]
+    assert confidences == pytest.approx(p.confidence.tolist(), abs=1e-5)
 
 
 def test_the_threshold_belongs_to_the_way_of_predicting_and_to_the_risk(command, runs, digit_files):
@@ -509,7 +521,7 @@ def test_predictions_overwrite_nothing_and_name_what_is_wrong(refused, runs, dig
 
 
 def test_a_report_is_one_page_and_overwrites_nothing(command, refused, runs, tmp_path):
-    out = tmp_path / "report.html"
+    out = tmp_path / "report[a].html"
     result = command("report", runs / "ksn", runs / "plain", "-o", out)
     assert result.code == 0, result.err
     assert f"Report: {out}" in result.out

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from kernelseed import calibration, data, metrics
@@ -76,11 +77,11 @@ def evaluate(
     write_json(run / "evaluation.json", found)
     if json:
         return print_json(found)
-    console.print(comparison([result | {"metrics": found["metrics"]}], f"{config.data}: {run}"))
+    console.print(comparison([result | {"metrics": found["metrics"]}], escape(f"{config.data}: {run}")))
     for way in ways if ood else ():
         shift = found["ood"][way]
         console.print(
-            f"{result['labels'][way]} against {ood}: AUROC {shift['auroc_entropy']:.4f} by entropy, "
+            f"{result['labels'][way]} against {escape(str(ood))}: AUROC {shift['auroc_entropy']:.4f} by entropy, "
             f"{shift['auroc_mutual_information']:.4f} by mutual information"
         )
 
@@ -132,7 +133,7 @@ def predict(
     writer.writeheader()
     writer.writerows(rows)
     write_text(out, text.getvalue())
-    say(f"{len(rows)} predictions in {out}; abstained from {sum(row['abstain'] for row in rows)}")
+    say(f"{len(rows)} predictions in {escape(str(out))}; abstained from {sum(row['abstain'] for row in rows)}")
 
 
 def _statistics(config: Config, data_dir: Path | None) -> data.Batches | None:
@@ -142,7 +143,7 @@ def _statistics(config: Config, data_dir: Path | None) -> data.Batches | None:
     try:
         return statistics_batches(config.load_data(data_dir), config.recalibrate, config.seed)
     except data.DataError as error:
-        say(f"[yellow]no BatchNorm statistics for each draw:[/] {error}")
+        say(f"[yellow]no BatchNorm statistics for each draw:[/] {escape(str(error))}")
         return None
 
 
@@ -163,7 +164,8 @@ def report(
     data_dir: DataDir = None,
 ) -> None:
     """One self-contained HTML page that compares runs."""
-    console.print(f"Report: [bold]{write_report(runs, out, data_dir, overwrite)}[/]", soft_wrap=True)
+    page = write_report(runs, out, data_dir, overwrite)
+    console.print(f"Report: [bold]{escape(str(page))}[/]", soft_wrap=True)
 
 
 def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, overwrite: bool = False) -> Path:

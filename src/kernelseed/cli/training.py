@@ -39,7 +39,7 @@ def demo(
         return print_json(results)
     console.print(comparison(results, f"digits, {epochs} epochs, ResNet-18 of width 16"))
     console.print("RS: parameters relative to the plain network. E: ten draws averaged; P: the posterior mean.")
-    console.print(f"Report: [bold]{page}[/]", soft_wrap=True)
+    console.print(f"Report: [bold]{escape(str(page))}[/]", soft_wrap=True)
 
 
 def train(
@@ -121,4 +121,5 @@ def train(
         return print_json(result)
     trained = result["config"]
     console.print(comparison([result], f"{trained['data']}, {result['epochs']} epochs, {result['seconds']:.0f} s"))
-    console.print(f"Run: [bold]{out}[/]    next: kernelseed report {out} -o report.html", soft_wrap=True)
+    name = escape(str(out))
+    console.print(f"Run: [bold]{name}[/]    next: kernelseed report {name} -o report.html", soft_wrap=True)
