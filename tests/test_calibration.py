@@ -32,9 +32,7 @@ def predictions(draw):
     """Logits of any scale, ties among them, and labels."""
     n, k = draw(st.integers(1, 12)), draw(st.integers(1, 5))
     scale = 10 ** draw(st.floats(-3, 2.5))
-    logits = scale * torch.tensor(
-        draw(hnp.arrays(np.int64, (n, k), elements=st.integers(-3, 3))), dtype=torch.float64
-    )
+    logits = scale * torch.tensor(draw(hnp.arrays(np.int64, (n, k), elements=st.integers(-3, 3))), dtype=torch.float64)
     return logits, torch.tensor(draw(hnp.arrays(np.int64, n, elements=st.integers(0, k - 1))))
 
 
@@ -80,9 +78,7 @@ def test_it_is_the_optimum_scipy_finds(k, scale):
         method="bounded",
         options={"xatol": 1e-9},
     )
-    assert TemperatureScaling.fit(logits, labels, logits=True).temperature == pytest.approx(
-        math.exp(found.x), rel=1e-5
-    )
+    assert TemperatureScaling.fit(logits, labels, logits=True).temperature == pytest.approx(math.exp(found.x), rel=1e-5)
 
 
 @quick
@@ -108,9 +104,7 @@ def test_newton_needs_few_passes_over_the_data(monkeypatch):
 
 def test_fitting_twice_gives_the_same_number():
     logits, labels = random_logits()
-    assert TemperatureScaling.fit(logits.softmax(1), labels) == TemperatureScaling.fit(
-        logits.softmax(1), labels
-    )
+    assert TemperatureScaling.fit(logits.softmax(1), labels) == TemperatureScaling.fit(logits.softmax(1), labels)
 
 
 def test_probabilities_and_logits_agree():
@@ -128,9 +122,7 @@ def test_logits_reach_beyond_underflow():
     labels = torch.tensor([0, 0, 0, 1])
     closed_form = min(2000 / math.log(3), HIGHEST)
     assert TemperatureScaling.fit(logits, labels, logits=True).temperature == closed_form == HIGHEST
-    assert TemperatureScaling.fit(logits / 50, labels, logits=True).temperature == pytest.approx(
-        40 / math.log(3)
-    )
+    assert TemperatureScaling.fit(logits / 50, labels, logits=True).temperature == pytest.approx(40 / math.log(3))
 
 
 # --- what it does to predictions

@@ -34,9 +34,7 @@ quick = settings(max_examples=40, deadline=None, derandomize=True, database=None
 def votes(draw, least=1):
     """Vote shares, full of ties and of confidences on bin edges, and labels."""
     n, k = draw(st.integers(1, 25)), draw(st.integers(1, 5))
-    counts = torch.tensor(
-        draw(hnp.arrays(np.int64, (n, k), elements=st.integers(least, 5))), dtype=torch.float64
-    )
+    counts = torch.tensor(draw(hnp.arrays(np.int64, (n, k), elements=st.integers(least, 5))), dtype=torch.float64)
     counts[:, 0] += counts.sum(1) == 0
     labels = draw(hnp.arrays(np.int64, n, elements=st.integers(0, k - 1)))
     return counts / counts.sum(1, keepdim=True), torch.tensor(labels)
@@ -239,9 +237,7 @@ def test_reliability_is_frozen():
 def test_the_order_of_examples_does_not_matter(data, random):
     probs, labels = data
     order = random.sample(range(len(labels)), len(labels))
-    assert metrics.summary(probs[order], labels[order]) == pytest.approx(
-        metrics.summary(probs, labels), abs=1e-12
-    )
+    assert metrics.summary(probs[order], labels[order]) == pytest.approx(metrics.summary(probs, labels), abs=1e-12)
 
 
 @quick
@@ -250,9 +246,7 @@ def test_the_order_of_selected_examples_does_not_matter(data, random):
     confidence, correct = data
     order = random.sample(range(len(correct)), len(correct))
     for metric in SELECTIVE:
-        np.testing.assert_allclose(
-            metric(confidence[order], correct[order]), metric(confidence, correct), atol=1e-12
-        )
+        np.testing.assert_allclose(metric(confidence[order], correct[order]), metric(confidence, correct), atol=1e-12)
 
 
 def test_the_order_of_classes_does_not_matter():
@@ -294,9 +288,7 @@ def test_selective_metrics_are_their_literal_definitions(data, risk):
     c, right = confidence.tolist(), correct.tolist()
     coverage, risks = metrics.risk_coverage(confidence, correct)
     assert coverage.dtype == risks.dtype == torch.float64
-    np.testing.assert_allclose(
-        torch.stack([coverage, risks], 1), reference.risk_coverage(c, right), atol=1e-12
-    )
+    np.testing.assert_allclose(torch.stack([coverage, risks], 1), reference.risk_coverage(c, right), atol=1e-12)
     assert metrics.aurc(confidence, correct) == pytest.approx(reference.aurc(c, right), abs=1e-12)
     assert metrics.threshold_at_risk(confidence, correct, risk) == reference.threshold_at_risk(c, right, risk)
 
