@@ -94,7 +94,32 @@ def steps_bf16(count):
         "KSN .25": subjects.ksn(x, y, 0.25, bf16=True),
         "KSN 1": subjects.ksn(x, y, 1.0, bf16=True),
     }
-    return rounds(named, count, "training steps, bf16")
+    start = time.perf_counter()
+    named["plain"]()
+    # A processor without bfloat16 units takes half a minute a step; one round says as much as many.
+    return rounds(named, 1 if time.perf_counter() - start > 5 else count, "training steps, bf16")
+
+
+def floor(count):
+    """The matrix products of germination alone, forward and backward: what no arrangement of the rest can avoid."""
+    x, y = subjects.batch()
+
+    def products(delta):
+        weights = [w for _, w in ks.germinate(subjects.model(), delta).weights.items()]
+        factors = [
+            (torch.cat((w.mean_germinator, w.rho_germinator)).detach(), w.seed.detach().flatten(1)) for w in weights
+        ]
+
+        def run():
+            for germinators, seed in factors:
+                both = germinators @ seed
+                germinators.T @ both
+                both @ seed.T
+
+        return run
+
+    named = {"plain step": subjects.plain(x, y), "products, δ=.25": products(0.25), "products, δ=1": products(1.0)}
+    return rounds(named, count, "floor")
 
 
 def predict(count):
@@ -137,8 +162,9 @@ def factorised(count):
 def _peak(code):
     """Peak resident megabytes of a fresh process that trains for three steps, less those before the network."""
     script = (
-        "import resource, sys; sys.path.insert(0, sys.argv[1]); import subjects, torch\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import subjects, torch\n"
+        # Not getrusage: its peak is inherited from the process that started this one.
+        "peak = lambda: int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024\n"
         "x, y = subjects.batch(); torch.randn(64, 64) @ torch.randn(64, 64); before = peak()\n"
         f"step = {code}\nfor _ in range(3):\n    step()\nprint(peak() - before)"
     )
@@ -211,7 +237,7 @@ def scaling(count):
     return measured
 
 
-PARTS = {f.__name__: f for f in (steps, steps_bf16, predict, factorised, memory, size, imports, scaling)}
+PARTS = {f.__name__: f for f in (steps, steps_bf16, floor, predict, factorised, memory, size, imports, scaling)}
 
 
 def show(name, found):

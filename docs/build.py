@@ -95,6 +95,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
     "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
+    "floor": bench("floor", "ms", "germination's products, forward and backward", "of a plain step"),
     "predict": bench("predict", "ms", "2,000 images", "of ten passes"),
     "factorised": bench("factorised", "ms", "one forward (batch 1: twenty)", "of plain"),
     "memory": bench("memory", "MB", "peak memory of training", "of bayesian-torch"),

@@ -49,6 +49,8 @@ class Method(ABC):
     """Whether prediction can average over draws."""
     distributed: ClassVar[bool] = True
     """Whether gradients are averaged over processes, so that many can train one network."""
+    clips: ClassVar[bool] = True
+    """Whether gradients can be clipped before they are used."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0:

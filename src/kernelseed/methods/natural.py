@@ -86,6 +86,7 @@ class Vadam(NaturalGradient):
 
     lr: float = 1e-2
     title: ClassVar[str] = "Vadam"
+    clips: ClassVar[bool] = False
 
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters."""
@@ -121,6 +122,7 @@ class VOGN(NaturalGradient):
     chunk: int = 32
     """Examples differentiated at once: chunk x parameters in memory."""
     title: ClassVar[str] = "VOGN"
+    clips: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

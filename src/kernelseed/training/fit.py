@@ -70,9 +70,18 @@ def train(
     _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
     if module.global_rank != 0:
         return {}
-    posterior = module.posterior().cpu()
+    result = _finish(run, config, data, module, plain, curves.seconds)
+    run.write_result(result)
+    return result
+
+
+def _finish(
+    run: RunFolder, config: Config, data: Dataset, module: Training, plain: nn.Module, seconds: float
+) -> dict[str, Any]:
+    """Store the trained network, test it, and say how it came about."""
+    net, method, posterior = module.net, module.method, module.posterior().cpu()
     write_weights(posterior, run.weights)
-    result = {
+    return {
         "metrics": _evaluate(posterior, config, data, run),
         "parameters": {
             "trained": _count(net),
@@ -83,13 +92,11 @@ def train(
         "labels": {key: method.label(key == "ensemble") for key in ("mean", "ensemble")},
         "epochs": module.current_epoch,
         "data_order": f"permutations of {len(data.train)} examples by (seed {config.seed}, epoch)",
-        "seconds": round(curves.seconds, 2),
+        "seconds": round(seconds, 2),
         "seed": config.seed,
         "config": config.as_json(),
         **provenance(),
     }
-    run.write_result(result)
-    return result
 
 
 class Curves(Callback):
