@@ -123,7 +123,7 @@ def floor(count):
 
 
 def predict(count):
-    """Ten draws over 2,000 images against ten plain passes; and ten draws of a small network against one pass."""
+    """Ten draws over 2,000 images against ten plain passes."""
     x, _ = subjects.batch(2000)
     plain = subjects.model().eval()
     net = ks.germinate(plain, 0.25)

@@ -87,9 +87,9 @@ class Draw:
         return sum(s.value.numel() for s in self.samples.values() if not s.fixed)
 
     def weights_only(self) -> Draw:
-        """The same weights as plain values: no graph, no KL, and no memory for either."""
-        fixed = {name: Gaussian(sample.value.detach(), None).at_mean() for name, sample in self.samples.items()}
-        return replace(self, samples=fixed)
+        """The same weights as plain values: no graph, no KL, no memory for either, and laid out for many calls."""
+        values = {name: sample.value.detach().contiguous() for name, sample in self.samples.items()}
+        return replace(self, samples={name: Gaussian(value, None).at_mean() for name, value in values.items()})
 
     def kl(self, prior: Prior) -> Tensor:
         """log q(w) - log P(w) at this draw, summed over all weights; fixed weights have none."""
