@@ -237,7 +237,10 @@ def scaling(count):
     return measured
 
 
-PARTS = {f.__name__: f for f in (steps, steps_bf16, floor, predict, factorised, memory, size, imports, scaling)}
+PARTS = {
+    f.__name__: f
+    for f in (steps, steps_bf16, floor, predict, factorised, memory, size, imports, scaling, memory_scaling)
+}
 
 
 def show(name, found):
@@ -253,14 +256,17 @@ def main():
     parser.add_argument("--out", type=Path, default=HERE / "results" / "bench.json")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run; the others keep what the file has")
     chosen = parser.parse_args()
-    found = json.loads(chosen.out.read_text())["measured"] if chosen.out.exists() else {}
+    before = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"measured": {}, "made": {}}
+    found, made = before["measured"], before["made"]
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     for name in chosen.only.split(","):
         found[name] = PARTS[name](chosen.rounds)
         if name != "scaling":
             show(name, found[name])
         setting = "ResNet-18, width 64, ImageNet stem, batch 128, 1 x 28 x 28, Adam"
-        write_json(chosen.out, {"setting": setting, "rounds": chosen.rounds, "measured": found, **provenance()})
+        where = provenance()
+        made[name] = {"rounds": chosen.rounds, "commit": where.pop("commit")}
+        write_json(chosen.out, {"setting": setting, "measured": found, "made": made, **where})
     console.print(f"written: {chosen.out}")
 
 

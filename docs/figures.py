@@ -78,9 +78,9 @@ def hero(path: Path) -> None:
     plt.close(figure)
 
 
-def scaling(measured: dict[str, Any], path: Path) -> None:
-    """Step time against batch size, delta, width and draws."""
-    figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
+def scaling(measured: dict[str, Any], memory: dict[str, Any], path: Path) -> None:
+    """Step time against batch size, delta, width and draws; memory against batch size."""
+    figure, axes = plt.subplots(1, 5, figsize=(13, 2.8), layout="constrained")
 
     def series(prefix: str) -> list[tuple[float, dict[str, Any]]]:
         return [(float(key.split()[1]), value) for key, value in measured.items() if key.startswith(prefix + " ")]
@@ -97,5 +97,8 @@ def scaling(measured: dict[str, Any], path: Path) -> None:
     draws = {int(name.split()[-1]): v["ratio"] for name, v in measured["draws"].items() if name != "plain"}
     axes[3].plot(list(draws), list(draws.values()), "o-", color=SEED, ms=4)
     axes[3].set(xlabel="draws a step", ylabel="plain steps", ylim=(0, None), xticks=list(draws))
+    batches = {int(name.split()[1]): v["MB"] for name, v in memory.items() if name.startswith("batch")}
+    axes[4].plot(list(batches), list(batches.values()), "o-", color=SEED, ms=4)
+    axes[4].set(xlabel="batch size", ylabel="MB at the peak", ylim=(0, None))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

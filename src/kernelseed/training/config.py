@@ -71,7 +71,7 @@ class Config:
             )
         method = self.build_method()
         if self.clip is not None and not method.clips:
-            raise ConfigError(f"clip is {self.clip}, but method {self.method!r} uses its gradients itself: leave it out.")
+            raise ConfigError(f"clip is {self.clip}, but method {self.method!r} uses its gradients itself: do without.")
         if self.devices * self.nodes > 1 and not method.distributed:
             raise ConfigError(
                 f"method {self.method!r} keeps statistics of its own gradients and trains in one process; "
