@@ -229,12 +229,14 @@ def scaling(count):
     found["draws"] = {"plain": subjects.plain(x, y)} | {
         f"KSN .25 x {draws}": subjects.ksn(x, y, draws=draws) for draws in (1, 2, 4)
     }
-    measured = {name: rounds(named, max(3, count // 4), name) for name, named in found.items()}
-    measured["memory"] = {
-        f"batch {amount}": {"MB": _peak(f"(lambda b: subjects.ksn(*b))(subjects.batch({amount}))")}
-        for amount in (32, 128, 256)
-    }
-    return measured
+    return {name: rounds(named, max(3, count // 4), name) for name, named in found.items()}
+
+
+def memory_scaling(count):
+    """Peak memory of training KSN .25 against batch size and delta."""
+    codes = {f"batch {amount}": f"subjects.ksn(*subjects.batch({amount}))" for amount in (16, 64, 128, 256)}
+    codes |= {f"delta {delta}": f"subjects.ksn(x, y, {delta})" for delta in (0.25, 0.5, 1.0)}
+    return {name: {"MB": _peak(code)} for name, code in codes.items()}
 
 
 PARTS = {

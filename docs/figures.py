@@ -38,9 +38,8 @@ def write_all(root: Path) -> None:
     folder = root / "docs" / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     hero(folder / "hero.png")
-    scaling(
-        json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]["scaling"], folder / "scaling.svg"
-    )
+    measured = json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]
+    scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
 
 
 def hero(path: Path) -> None:
