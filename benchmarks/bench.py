@@ -122,6 +122,39 @@ def floor(count):
     return rounds(named, count, "floor")
 
 
+PIECES = {
+    "convolutions": ("conv",),
+    "matrix products": ("aten::mm", "aten::addmm", "aten::matmul"),
+    "the draw's own passes": ("_Germinate", "_MixtureKL"),
+    "normals": ("aten::normal_",),
+    "optimizer": ("adam",),
+}
+
+
+def profile(count):
+    """Milliseconds of a training step by what they are spent on: plain, KSN .25 by plain operations, and as it is."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recorded
+
+    from kernelseed import kernels
+
+    x, y = subjects.batch()
+    library = kernels.library
+    ways = {"plain": (subjects.plain(x, y), library), "KSN .25 before": (subjects.ksn(x, y), lambda: None)}
+    ways["KSN .25 now"] = (subjects.ksn(x, y), library)
+    found = {name: dict.fromkeys([*PIECES, "everything else"], 0.0) for name in ways}
+    for number in range(4):
+        for name, (step, kernels.library) in ways.items():
+            with recorded(activities=[ProfilerActivity.CPU]) as record:
+                step()
+            for event in record.key_averages() if number else ():  # the first round warms up
+                pieces = (p for p, marks in PIECES.items() if any(mark in event.key for mark in marks))
+                found[name][next(pieces, "everything else")] += event.self_cpu_time_total / 3e3
+    kernels.library = library
+    pieces = found["plain"]
+    return {piece: {name: round(found[name][piece], 1) for name in ways} for piece in pieces}
+
+
 def predict(count):
     """Ten draws over 2,000 images against ten plain passes."""
     x, _ = subjects.batch(2000)
@@ -241,7 +274,7 @@ def memory_scaling(count):
 
 PARTS = {
     f.__name__: f
-    for f in (steps, steps_bf16, floor, predict, factorised, memory, size, imports, scaling, memory_scaling)
+    for f in (steps, steps_bf16, floor, profile, predict, factorised, memory, size, imports, scaling, memory_scaling)
 }
 
 

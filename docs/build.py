@@ -80,6 +80,14 @@ def bench(part: str, unit: str, heading: str, against: str) -> Callable[[], str]
     return build
 
 
+def profile() -> str:
+    found = read("benchmarks/results/bench.json")["measured"]["profile"]
+    ways = list(next(iter(found.values())))
+    rows = [[piece, *(f"{values[way]:g}" for way in ways)] for piece, values in found.items()]
+    total = ["**together**", *(f"**{sum(values[way] for values in found.values()):.0f}**" for way in ways)]
+    return table(["ms of a step", *ways], [*rows, total])
+
+
 def machine() -> str:
     result = read("benchmarks/results/bench.json")
     return (
@@ -95,6 +103,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
     "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
+    "profile": profile,
     "floor": bench("floor", "ms", "germination's products, forward and backward", "of a plain step"),
     "predict": bench("predict", "ms", "2,000 images", "of ten passes"),
     "factorised": bench("factorised", "ms", "one forward (batch 1: twenty)", "of plain"),
