@@ -1,6 +1,7 @@
 """Bad input gets a clear error, which names the argument, its value, what is allowed or the remedy; and no change."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -250,3 +251,12 @@ def test_a_where_that_raises_is_the_users_own_error():
         raise KeyError(name)
 
     unchanged(model(), lambda m: ks.germinate(m, where=where), KeyError)
+
+
+def test_a_room_whose_package_is_missing_says_how_to_get_it(monkeypatch):
+    ks.hub  # noqa: B018  (loaded, so that there is something to take away)
+    monkeypatch.delattr(ks, "hub")
+    monkeypatch.delitem(sys.modules, "kernelseed.hub")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModuleNotFoundError, match=r"kernelseed.hub needs .*huggingface_hub.*pip install"):
+        ks.hub  # noqa: B018

@@ -7,6 +7,7 @@ they are first asked for (`ks.data`, `ks.methods`, ...).
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import Any
 
 from kernelseed import likelihoods, metrics, models, priors, schedules
@@ -56,7 +57,16 @@ _FROM_OUTER_ROOMS = {"save": "storage", "load": "storage"}
 
 def __getattr__(name: str) -> Any:
     if name in _OUTER_ROOMS:
-        return importlib.import_module(f"kernelseed.{name}")
+        return _room(name)
     if name in _FROM_OUTER_ROOMS:
-        return getattr(importlib.import_module(f"kernelseed.{_FROM_OUTER_ROOMS[name]}"), name)
+        return getattr(_room(_FROM_OUTER_ROOMS[name]), name)
     raise AttributeError(f"module 'kernelseed' has no attribute {name!r}")
+
+
+def _room(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"kernelseed.{name}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'kernelseed.{name} needs the package {error.name!r}: pip install "kernelseed[all]"', name=error.name
+        ) from None
