@@ -88,6 +88,12 @@ def profile() -> str:
     return table(["ms of a step", *ways], [*rows, total])
 
 
+def single_profile() -> str:
+    found = read("benchmarks/results/bench.json")["measured"]["single_profile"]
+    heading = ["one image", *next(iter(found.values()))]
+    return table(heading, [[name, *(f"{value:g}" for value in values.values())] for name, values in found.items()])
+
+
 def machine() -> str:
     result = read("benchmarks/results/bench.json")
     return (
@@ -104,6 +110,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
     "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
     "profile": profile,
+    "single_profile": single_profile,
     "floor": bench("floor", "ms", "germination's products, forward and backward", "of a plain step"),
     "predict": bench("predict", "ms", "2,000 images", "of ten passes"),
     "factorised": bench("factorised", "ms", "one forward (batch 1: twenty)", "of plain"),
