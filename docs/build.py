@@ -32,8 +32,8 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 def came_from(result: dict[str, Any], path: str, command: str) -> str:
     versions = result["versions"]
     return (
-        f"From [`{path}`]({path}), made by `{command}` with torch {versions['torch']} on an {result['processor']}, "
-        f"{result['threads']} threads."
+        f"From [`{path}`]({path}), made by `{command}` at commit {result['commit'][:7]} with torch {versions['torch']} "
+        f"on an {result['processor']}, {result['threads']} threads."
     )
 
 
