@@ -11,6 +11,7 @@ from torch import nn
 
 from kernelseed import methods, models
 from kernelseed.data import Dataset, load
+from kernelseed.taps import trim
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
@@ -95,12 +96,14 @@ class Config:
             raise ConfigError(str(error)) from None
 
     def build_model(self, data: Dataset) -> nn.Module:
-        """The plain network that fits the data."""
-        return models.resnet18(
-            len(data.class_names),
-            data.train.images.shape[1],
-            stem=self.stem or default_stem(data),
-            width=self.width,
+        """The plain network that fits the data; small pictures leave most taps of its last layers void."""
+        return trim(
+            models.resnet18(
+                len(data.class_names),
+                data.train.images.shape[1],
+                stem=self.stem or default_stem(data),
+                width=self.width,
+            )
         )
 
     def load_data(self, data_dir: str | Path | None = None) -> Dataset:

@@ -1,0 +1,89 @@
+"""Void taps: a trimmed convolution is the convolution, with less work."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import kernelseed as ks
+from kernelseed.models import resnet18
+from kernelseed.taps import TrimmedConv2d, live_taps, trim
+
+SETTINGS = list(itertools.product((1, 2, 3, 5), (1, 2, 3, 4), (1, 2, 3), (0, 1, 2, 4), (1, 2)))
+
+
+@pytest.mark.parametrize(("extent", "taps", "stride", "padding", "dilation"), SETTINGS)
+def test_same_output_and_gradients(extent, taps, stride, padding, dilation):
+    if extent + 2 * padding < dilation * (taps - 1) + 1:
+        pytest.raises(
+            RuntimeError, trim(nn.Conv2d(1, 1, taps, stride, padding, dilation)), torch.ones(1, 1, extent, extent)
+        )
+        return
+    torch.manual_seed(0)
+    plain = nn.Conv2d(2, 4, taps, stride, padding, dilation, groups=2, dtype=torch.float64)
+    trimmed = trim(copy.deepcopy(plain))
+    pixels = [torch.randn(2, 2, extent, extent + 1, dtype=torch.float64, requires_grad=True)]
+    pixels.append(pixels[0].detach().clone().requires_grad_())
+    outputs = [plain(pixels[0]), trimmed(pixels[1])]
+    torch.testing.assert_close(outputs[1], outputs[0])
+    for output in outputs:
+        output.square().sum().backward()
+    torch.testing.assert_close(pixels[1].grad, pixels[0].grad)
+    torch.testing.assert_close(trimmed.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(trimmed.bias.grad, plain.bias.grad)
+
+
+@pytest.mark.parametrize(("extent", "taps", "stride", "padding", "dilation"), SETTINGS)
+def test_leaves_out_only_what_has_no_gradient(extent, taps, stride, padding, dilation):
+    if extent + 2 * padding < dilation * (taps - 1) + 1:
+        return
+    weight = torch.ones(1, 1, taps, requires_grad=True)
+    F.conv1d(torch.ones(1, 1, extent), weight, None, stride, padding, dilation).sum().backward()
+    kept, _ = live_taps(extent, taps, stride, padding, dilation)
+    void = torch.ones(taps, dtype=torch.bool)
+    void[kept] = False
+    assert not weight.grad[0, 0, void].any()
+
+
+def test_one_pixel_runs_one_tap(monkeypatch):
+    seen = []
+    run = F.conv2d
+    monkeypatch.setattr(F, "conv2d", lambda x, weight, *rest: seen.append(weight.shape) or run(x, weight, *rest))
+    trim(nn.Conv2d(3, 5, 3, padding=1))(torch.ones(1, 3, 1, 1))
+    trim(nn.Conv2d(3, 5, 3, stride=2, padding=1))(torch.ones(1, 3, 2, 2))
+    assert seen == [(5, 3, 1, 1), (5, 3, 2, 2)]
+
+
+@pytest.mark.parametrize("options", [{"padding_mode": "reflect", "padding": 1}, {"padding": "same"}])
+def test_other_paddings_run_whole(options):
+    plain = nn.Conv2d(1, 1, 3, **options)
+    x = torch.randn(1, 1, 2, 2)
+    assert torch.equal(trim(copy.deepcopy(plain))(x), plain(x))
+
+
+@pytest.mark.parametrize("method", ["baseline", "ksn", "fksn"])
+def test_a_network_trains_alike(method):
+    """Same loss and the same gradients, whether a method runs weights or their factors."""
+    made = ks.methods.make(method)
+    x, y = torch.randn(4, 1, 28, 28), torch.arange(4)
+    losses, gradients = [], []
+    for change in (lambda model: model, trim):
+        torch.manual_seed(0)
+        net = made.build(change(resnet18(10, 1, width=8)))
+        torch.manual_seed(1)
+        made.terms(net, x, y, ks.schedules.Moment(0, 100)).loss.backward()
+        losses.append(made.terms(net, x, y, ks.schedules.Moment(0, 100)).nll if method != "ksn" else torch.zeros(()))
+        gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
+    torch.testing.assert_close(losses[1], losses[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-4 * gradients[0].abs().max().item(), rtol=1e-3)
+
+
+def test_trims_plain_convolutions_only():
+    class Own(nn.Conv2d):
+        pass
+
+    model = trim(nn.Sequential(Own(1, 1, 3), nn.Conv2d(1, 1, 3), nn.Conv1d(1, 1, 3)))
+    assert [type(layer) for layer in model] == [Own, TrimmedConv2d, nn.Conv1d]
