@@ -51,7 +51,7 @@ __all__ = [
     "schedules",
 ]
 
-_OUTER_ROOMS = {"calibration", "data", "hub", "methods", "optim", "report", "training"}
+_OUTER_ROOMS = {"calibration", "data", "hub", "methods", "optim", "report", "reproduction", "training"}
 _FROM_OUTER_ROOMS = {"save": "storage", "load": "storage"}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from kernelseed.distributions import Gaussian, Sample
+from kernelseed.taps import conv2d as trimmed
 from kernelseed.weights import FixedKernelSeed, is_transposed
 
 
@@ -79,9 +80,10 @@ def _convolution(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             if groups != 1 or not thin_is_cheaper(weight.shape, len(weight.seed), strides):
                 return function(x, weight.dense(), bias, stride, padding, dilation, groups)
             first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
+            wide = trimmed if function is torch.conv2d else function
             if is_transposed(weight.shape):
-                return function(function(x, first), second, bias, stride, padding, dilation)
-            return function(function(x, first, None, stride, padding, dilation), second, bias)
+                return wide(function(x, first), second, bias, stride, padding, dilation)
+            return function(wide(x, first, None, stride, padding, dilation), second, bias)
 
     return run
 

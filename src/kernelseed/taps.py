@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,16 +21,26 @@ class TrimmedConv2d(nn.Conv2d):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # Zeros beyond the picture are what makes a tap void, and whatever stands in for a tensor runs itself.
-        if self.padding_mode != "zeros" or isinstance(self.padding, str) or type(weight) not in (Tensor, nn.Parameter):
+        if self.padding_mode != "zeros" or type(weight) not in (Tensor, nn.Parameter):
             return super()._conv_forward(input, weight, bias)
-        axes = [
-            live_taps(*axis)
-            for axis in zip(input.shape[-2:], self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        ]
-        (rows, top), (columns, left) = axes
-        return F.conv2d(
-            input, weight[:, :, rows, columns], bias, self.stride, (top, left), self.dilation, self.groups
-        )  # fmt: skip
+        return conv2d(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`torch.conv2d` without the void taps."""
+    if not isinstance(padding, str):
+        axes = zip(input.shape[-2:], weight.shape[-2:], _pair(stride), _pair(padding), _pair(dilation), strict=True)
+        (rows, top), (columns, left) = (live_taps(*axis) for axis in axes)
+        weight, padding = weight[:, :, rows, columns], (top, left)
+    return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 
 def live_taps(extent: int, taps: int, stride: int, padding: int, dilation: int) -> tuple[slice, int]:
@@ -70,3 +81,7 @@ def trim(model: Model) -> Model:
         if type(module) is nn.Conv2d:
             module.__class__ = TrimmedConv2d
     return model
+
+
+def _pair(value: int | Sequence[int]) -> Sequence[int]:
+    return value if isinstance(value, Sequence) else (value, value)

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from kernelseed import __version__
-from kernelseed.cli import datasets, results, training
+from kernelseed.cli import datasets, reproduction, results, training
 from kernelseed.cli.show import complain
 from kernelseed.data import DataError
 from kernelseed.files import StorageError
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(training.demo)
 app.command()(training.train)
+app.command()(reproduction.reproduce)
 app.command()(results.evaluate)
 app.command()(results.predict)
 app.command()(results.report)

@@ -1,0 +1,97 @@
+"""kernelseed reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.table
+import typer
+from rich.markup import escape
+
+from kernelseed.cli.datasets import DataDir
+from kernelseed.cli.show import complain, console, narrow_table, print_json, say
+from kernelseed.files import write_text
+from kernelseed.reproduction import DATA, NETWORKS, PRESETS, Plan, Table, table
+from kernelseed.reproduction import reproduce as run_plan
+from kernelseed.reproduction.notes import MARKS, NOTES, OWN_DEFAULTS
+from kernelseed.reproduction.render import HEADING, RICH, latex, markdown, notes_markdown
+from kernelseed.reproduction.tables import Line
+
+
+def reproduce(
+    data: Annotated[str, typer.Argument(help=", ".join(DATA))],
+    preset: Annotated[
+        str, typer.Option(help=f"{' or '.join(PRESETS)}: full width and all epochs, or what two cores can do.")
+    ] = "paper",
+    rows: Annotated[
+        str | None, typer.Option(help=f"Which networks, with commas; default: all. {', '.join(NETWORKS)}")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
+    out: Annotated[Path, typer.Option(help="The folder for runs, tables and figures.")] = Path("runs/reproduce"),
+    results: Annotated[
+        Path | None, typer.Option(help="A folder for copies of the results; what is there already is not run again.")
+    ] = None,
+    vogn_samples: Annotated[int, typer.Option(min=1, help="Draws a step of VOGN; the paper's ten are slow.")] = 10,
+    augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips in training.")] = False,
+    precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true.")] = "32-true",
+    devices: int = 1,
+    nodes: int = 1,
+    accelerator: Annotated[str, typer.Option(help="auto, cpu, gpu, ...: as Lightning names them.")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, ddp, fsdp, ...: as Lightning names them.")] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    data_dir: DataDir = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """A table of the paper: train its networks, and show ours beside its numbers.
+
+    Stopped at any moment, the same command goes on where it was; what is finished is not trained again.
+    """
+    plan = Plan(
+        data, preset, None if rows is None else [name.strip() for name in rows.split(",") if name.strip()], seeds,
+        vogn_samples, augment,
+        {"precision": precision, "devices": devices, "nodes": nodes, "accelerator": accelerator, "strategy": strategy},
+    )  # fmt: skip
+    try:
+        found = run_plan(
+            plan, out, results=results, data_dir=data_dir, progress=not (quiet or json),
+            tell=(lambda line: None) if quiet else (lambda line: say(f"[bold]{escape(line)}[/]")),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        complain("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None
+    if json:
+        return print_json(found)
+    shown = table(data, found)
+    folder = out / plan.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "table.md", f"# {shown.title}\n\n{markdown(shown)}\n\n{notes_markdown()}\n")
+    write_text(folder / "table.tex", latex(shown))
+    _print(shown)
+    written = [folder / "table.md", folder / "table.tex", *_figure(plan.data, found, folder)]
+    for path in written:
+        console.print(f"Wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+
+
+def _print(shown: Table) -> None:
+    for title, lines in ((shown.title, shown.lines), (OWN_DEFAULTS, shown.own_lines)):
+        console.print(_rich_table(title, lines))
+    for note in (*shown.remarks, "The paper's number is below ours. " + MARKS, *NOTES):
+        console.print(f"· {escape(note)}", highlight=False)
+
+
+def _rich_table(title: str, lines: list[Line]) -> rich.table.Table:
+    drawn = narrow_table(HEADING[:1], HEADING[1:], title)
+    for line, following in zip(lines, [*lines[1:], None], strict=True):
+        drawn.add_row(*RICH.cells(line), end_section=following is not None and following.block != line.block)
+    return drawn
+
+
+def _figure(data: str, found: dict[str, list[dict[str, Any]]], folder: Path) -> list[Path]:
+    from kernelseed.reproduction import figure
+
+    try:
+        return figure.write(figure.draw({data: found}, [data]), folder / "figure")
+    except ModuleNotFoundError:
+        say('no figure: matplotlib is missing; it comes with pip install "kernelseed[all]"')
+        return []

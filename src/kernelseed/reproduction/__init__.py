@@ -1,0 +1,26 @@
+"""The paper's four tables and its figure: which runs they need, and ours beside the published numbers.
+
+from kernelseed.reproduction import Plan, reproduce
+reproduce(Plan("mnist", "small", networks=["baseline", "ksn-0.25"]), "runs/reproduce")
+"""
+
+from kernelseed.reproduction.plan import DATA, NETWORKS, PRESETS, ROWS, Plan, Row, Run
+from kernelseed.reproduction.published import published
+from kernelseed.reproduction.runs import finished_results, read_results, reproduce
+from kernelseed.reproduction.tables import Table, table
+
+__all__ = [
+    "DATA",
+    "NETWORKS",
+    "PRESETS",
+    "ROWS",
+    "Plan",
+    "Row",
+    "Run",
+    "Table",
+    "finished_results",
+    "published",
+    "read_results",
+    "reproduce",
+    "table",
+]

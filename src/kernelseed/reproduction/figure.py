@@ -1,0 +1,89 @@
+"""Figure 3 of the paper: accuracy against the number of parameters, a panel for each data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelseed.files import whole_or_nothing
+from kernelseed.reproduction.plan import DATA
+from kernelseed.reproduction.tables import Line, Table, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SERIES = {  # model: colour and marker
+    "KSN-E": ("#2a7f62", "o"),
+    "KSN-P": ("#65b891", "s"),
+    "FKSN": ("#3b6fb6", "^"),
+    "BNN-E": ("#d97706", "o"),
+    "BNN-P": ("#f2b25c", "s"),
+    "MC-Drop": ("#8e5ea2", "D"),
+    "VOGN": ("#b03a48", "v"),
+    "Baseline": ("#1f2933", "*"),
+}
+STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "kernelseed"}
+
+
+def draw(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Sequence[str] = DATA) -> Figure:
+    """The figure, from each data set's results by network; filled marks are ours, hollow ones the paper's."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        across = min(2, len(data))
+        down = -(-len(data) // across)
+        figure = Figure(figsize=(4.6 * across, 3.2 * down + 0.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(down, across, squeeze=False).flatten()
+        for axis, name in zip(axes, data, strict=False):
+            _panel(axis, table(name, results.get(name, {})))
+        for model, (colour, marker) in SERIES.items():
+            axes[0].plot([], [], marker, color=colour, ls="none", label=model)
+        figure.legend(loc="outside lower center", ncols=len(SERIES), frameon=False, fontsize=8, handletextpad=0.1)
+        return figure
+
+
+def _panel(axis: Axes, shown: Table) -> None:
+    axis.set_title(shown.title, loc="left")
+    axis.set(xlabel="parameters, millions (filled: ours; hollow: the paper)", ylabel="accuracy")
+    for model in SERIES:
+        lines = [line for line in shown.lines if line.row.model == model and line.row.name != "Baseline DR"]
+        _series(axis, model, [(line.parameters[1], line.cells["accuracy"].paper) for line in lines], ours=False)
+        _series(axis, model, [point for line in lines if (point := _our_point(line))], ours=True)
+
+
+def _our_point(line: Line) -> tuple[float, float] | None:
+    parameters, accuracy = line.parameters[0], line.cells["accuracy"].ours
+    return None if parameters is None or accuracy is None else (parameters, accuracy)
+
+
+def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: bool) -> None:
+    colour, marker = SERIES[model]
+    points = sorted(points)
+    axis.plot(
+        [parameters / 1e6 for parameters, _ in points],
+        [accuracy for _, accuracy in points],
+        marker=marker,
+        color=colour,
+        markerfacecolor=colour if ours else "none",
+        alpha=1.0 if ours else 0.45,
+        ls="-" if ours else ":",
+        lw=1,
+        ms=6,
+    )
+
+
+def write(figure: Figure, stem: Path) -> list[Path]:
+    """As `stem`.svg and `stem`.png; the same figure gives the same bytes."""
+    import matplotlib as mpl
+
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
+    for path in paths:
+        with whole_or_nothing(path) as scratch, mpl.rc_context(STYLE):
+            kind = path.suffix[1:]
+            figure.savefig(scratch, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+    return paths

@@ -1,0 +1,194 @@
+"""What the paper's tables consist of: eighteen rows from twelve networks, and the exact setting of each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelseed.training import Config, ConfigError
+
+DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
+DELTAS = (1.0, 0.75, 0.5, 0.25)
+PRESETS = ("paper", "small")
+OURS = "ours-"
+"""How the networks of this library's own defaults are named; they are no rows of the paper."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """One training, from which one or two rows are read."""
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    recalibrate: int = 0
+    """The paper tests with BatchNorm's running statistics."""
+    cost: float = 1.0
+    """Roughly its training time in plain trainings, to say how long is left."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: a trained network, and whether its draws are averaged or its one mean predicts."""
+
+    model: str
+    network: str
+    way: str
+    delta: float | None = None
+    dropout: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As `published` has it."""
+        if self.dropout and self.way == "mean":
+            return f"{self.model} DR"
+        return self.model if self.delta is None else f"{self.model} {self.delta:g}"
+
+
+# What the paper prints of its start and prior, and what it must have used besides: see `notes`.
+SIGMA_AND_KL = {"rho_offset": -5.0, "kl": "blundell", "prior": "paper"}
+SEEDS = {"min_rank": 1, "init": "glorot"}
+
+
+def _ksn(delta: float) -> Network:
+    return Network("ksn", {"delta": delta, **SEEDS, **SIGMA_AND_KL}, cost=1.2 + 0.9 * delta)
+
+
+def _fksn(delta: float) -> Network:
+    return Network("fksn", {"delta": delta, **SEEDS}, cost=0.4 + 0.8 * delta)
+
+
+# In the order in which they are trained: what matters most comes first.
+NETWORKS: dict[str, Network] = {
+    "baseline": Network("baseline"),
+    "ksn-0.25": _ksn(0.25),
+    "bnn": Network("bnn", SIGMA_AND_KL, cost=1.3),
+    "mc-drop": Network("dropout", {"rate": 0.1}),
+    "fksn-0.25": _fksn(0.25),
+    "ksn-1": _ksn(1.0),
+    f"{OURS}ksn-0.25": Network("ksn", {"delta": 0.25}, recalibrate=4096, cost=1.4),
+    f"{OURS}bnn": Network("bnn", recalibrate=4096, cost=1.3),
+    "fksn-1": _fksn(1.0),
+    "fksn-0.75": _fksn(0.75),
+    "fksn-0.5": _fksn(0.5),
+    "ksn-0.5": _ksn(0.5),
+    "ksn-0.75": _ksn(0.75),
+    "vogn": Network("vadam", {"samples": 10}, cost=10),
+}
+
+ROWS: tuple[Row, ...] = (
+    Row("Baseline", "baseline", "mean"),
+    Row("Baseline", "mc-drop", "mean", dropout=0.1),
+    Row("MC-Drop", "mc-drop", "ensemble", dropout=0.1),
+    Row("VOGN", "vogn", "ensemble"),
+    *(
+        row
+        for delta in DELTAS
+        for row in (
+            Row("KSN-E", f"ksn-{delta:g}", "ensemble", delta),
+            Row("KSN-P", f"ksn-{delta:g}", "mean", delta),
+            Row("FKSN", f"fksn-{delta:g}", "mean", delta),
+        )
+    ),
+    Row("BNN-E", "bnn", "ensemble"),
+    Row("BNN-P", "bnn", "mean"),
+)
+
+OWN_ROWS: tuple[Row, ...] = (
+    Row("KSN-E", f"{OURS}ksn-0.25", "ensemble", 0.25),
+    Row("KSN-P", f"{OURS}ksn-0.25", "mean", 0.25),
+    Row("BNN-E", f"{OURS}bnn", "ensemble"),
+    Row("BNN-P", f"{OURS}bnn", "mean"),
+)
+"""The block under a table: the same rows with this library's own defaults."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A network of the plan at one seed."""
+
+    network: str
+    config: Config
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.network}-seed-{self.config.seed}"
+
+    @property
+    def cost(self) -> float:
+        """In plain trainings."""
+        samples = self.config.options.get("samples")
+        return NETWORKS[self.network].cost if samples is None else 1.1 * samples
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table, and how much of it to run.
+
+    preset        "paper": ResNet-18 at full width, 5 epochs on the 28 x 28 sets and 100 on CIFAR; "small": width 16,
+                  2 and 10 epochs, for two cores
+    networks      names of `NETWORKS`; None: all
+    seeds         how many, from 0 on
+    vogn_samples  draws a step; the paper's ten make VOGN ten times as slow as any other row
+    machine       what else a `Config` takes about the machine: precision, devices, nodes, accelerator, strategy
+
+    >>> [run.name for run in Plan("mnist", "small", ["baseline"], seeds=2).runs()]
+    ['baseline-seed-0', 'baseline-seed-1']
+    """
+
+    data: str
+    preset: str = "paper"
+    networks: Sequence[str] | None = None
+    seeds: int = 1
+    vogn_samples: int = 10
+    augment: bool = False
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require("data", self.data, DATA)
+        _require("preset", self.preset, PRESETS)
+        for name in self.networks or ():
+            _require("rows", name, tuple(NETWORKS))
+        if self.networks is not None and not self.networks:
+            raise ConfigError(f"rows is empty; allowed are {', '.join(NETWORKS)}.")
+        if self.seeds < 1:
+            raise ConfigError(f"seeds is {self.seeds}; it is how many seeds to run: at least 1.")
+
+    @property
+    def folder(self) -> str:
+        """Where its files are, below the folder of all of them."""
+        return f"{self.preset}/{self.data}"
+
+    def runs(self) -> list[Run]:
+        """Every training, all networks at the first seed before any at the second."""
+        wanted = set(self.networks or NETWORKS)
+        return [
+            Run(name, self._config(network, seed))
+            for seed in range(self.seeds)
+            for name, network in NETWORKS.items()
+            if name in wanted
+        ]
+
+    def _config(self, network: Network, seed: int) -> Config:
+        options = dict(network.options)
+        if network.method == "vadam":
+            options["samples"] = self.vogn_samples
+        return Config(
+            data=self.data, method=network.method, options=options, width=64 if self.preset == "paper" else 16,
+            epochs=self.epochs, seed=seed, recalibrate=network.recalibrate, augment=self.augment, **self.machine,
+        )  # fmt: skip
+
+    @property
+    def epochs(self) -> int:
+        """By data set and preset."""
+        cifar = self.data.startswith("cifar")
+        return {("paper", False): 5, ("paper", True): 100, ("small", False): 2, ("small", True): 10}[self.preset, cifar]
+
+
+def _require(argument: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(value, allowed, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{argument} has {value!r}; allowed are {', '.join(allowed)}.{hint}")

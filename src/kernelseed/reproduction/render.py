@@ -1,0 +1,114 @@
+"""A table as rich text, Markdown and LaTeX: the same cells, three ways of writing them down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from kernelseed.reproduction.notes import MARKS, NOTES, OWN_DEFAULTS
+from kernelseed.reproduction.tables import BETTER, INCOMPARABLE, METRICS, WORSE, Cell, Line, Table
+
+HEADING = ("Model", "δ", "DR", "Params", "RS", *METRICS.values())
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How one kind of text sets a number in bold, and the paper's number beside ours."""
+
+    bold: tuple[str, str]
+    paper: tuple[str, str]
+    """Around the paper's number."""
+    between: str
+    """Between ours and the paper's."""
+    marks: dict[str, str]
+    plus_minus: str = "±"
+
+    def cells(self, line: Line) -> list[str]:
+        """A line, column by column."""
+        row = line.row
+        return [
+            row.model,
+            "" if row.delta is None else f"{row.delta:.2f}",
+            "" if row.dropout is None else f"{row.dropout:.2f}",
+            self._pair(*(None if count is None else f"{count / 1e6:.1f}M" for count in line.parameters)),
+            self._pair(*(None if size is None else f"{size:.2f}" for size in line.relative)),
+            *(self._metric(line.cells[key]) for key in METRICS),
+        ]
+
+    def _metric(self, cell: Cell) -> str:
+        ours = None
+        if cell.ours is not None:
+            spread = "" if cell.spread is None else f"{self.plus_minus}{cell.spread:.4f}"
+            ours = self._bold(f"{cell.ours:.4f}{spread}", cell.best) + self.marks[cell.mark]
+        return self._pair(ours, self._bold(f"{cell.paper:.4f}", cell.paper_best))
+
+    def _bold(self, text: str, bold: bool) -> str:
+        return text.join(self.bold) if bold else text
+
+    def _pair(self, ours: str | None, paper: str | None) -> str:
+        return f"{ours or ''}{self.between}{(paper or '').join(self.paper)}".lstrip(" ")
+
+
+MARKDOWN = Writing(("**", "**"), ("(", ")"), " ", {mark: mark for mark in ("", BETTER, WORSE, INCOMPARABLE)})
+# Two lines a cell, so that a table fits into a terminal.
+RICH = Writing(("[bold]", "[/]"), ("[dim]", "[/]"), "\n", MARKDOWN.marks)
+LATEX = Writing(
+    (r"\textbf{", "}"),
+    (r"{\tiny(", ")}"),
+    " ",
+    {"": "", BETTER: "$^{+}$", WORSE: "$^{-}$", INCOMPARABLE: r"$^{\dagger}$"},
+    r"$\pm$",
+)
+
+
+def markdown(table: Table) -> str:
+    """Two tables and the remarks."""
+    parts = [markdown_lines(table.lines), OWN_DEFAULTS, markdown_lines(table.own_lines), " ".join(table.remarks)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def markdown_lines(lines: list[Line]) -> str:
+    """A table of some lines."""
+    rows = [[*HEADING], ["---", *["---:"] * (len(HEADING) - 1)], *(MARKDOWN.cells(line) for line in lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def notes_markdown() -> str:
+    """What holds for every table, as a list."""
+    return "\n".join(f"- {note}" for note in (MARKS, *NOTES))
+
+
+def latex(table: Table) -> str:
+    """A table environment that needs no package."""
+
+    def lines(shown: list[Line]) -> Iterator[str]:
+        for _, block in groupby(shown, key=lambda line: line.block):
+            yield from (f"{' & '.join(LATEX.cells(line))} \\\\" for line in block)
+            yield r"\hline"
+
+    columns = len(HEADING)
+    said = " ".join((*table.remarks, MARKS, *NOTES))
+    parts = [
+        r"\begin{table}",
+        r"\scriptsize",
+        rf"\begin{{tabular}}{{l{'r' * (columns - 1)}}}",
+        r"\hline",
+        rf"{' & '.join(map(_escaped, HEADING))} \\ \hline",
+        *lines(table.lines),
+        rf"\multicolumn{{{columns}}}{{p{{.95\linewidth}}}}{{{_escaped(OWN_DEFAULTS)}}} \\ \hline",
+        *lines(table.own_lines),
+        r"\end{tabular}",
+        rf"\caption{{{table.title}. {_escaped(said)}}}",
+        r"\end{table}",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _escaped(text: str) -> str:
+    symbols = {"%": r"\%", "_": r"\_", "&": r"\&", "^": r"\textasciicircum{}"}
+    signs = {"δ": r"$\delta$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
+    marks = {mark: written for mark, written in LATEX.marks.items() if mark}
+    for plain, written in {**symbols, **signs, **marks}.items():
+        text = text.replace(plain, written)
+    return text

@@ -1,0 +1,156 @@
+"""A table of the paper with ours beside it, as values; `render` writes them down."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, Row
+from kernelseed.reproduction.published import published
+
+TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+METRICS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓"}
+TEST_IMAGES = 10_000
+"""In each of the four data sets."""
+BETTER, WORSE, INCOMPARABLE = "▲", "▼", "†"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of ours, averaged over seeds, beside the paper's; None where there is none."""
+
+    ours: float | None
+    paper: float
+    spread: float | None = None
+    """The standard deviation over seeds, if there are several."""
+    best: bool = False
+    paper_best: bool = False
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row with its cells."""
+
+    row: Row
+    parameters: tuple[float | None, float]
+    relative: tuple[float | None, float]
+    cells: dict[str, Cell]
+
+    @property
+    def block(self) -> float | str:
+        """Lines of one block stand together, as in the paper."""
+        return self.row.delta or self.row.model.partition("-")[0]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The paper's rows, this library's own block, and what has to be said about this table alone."""
+
+    data: str
+    lines: list[Line]
+    own_lines: list[Line]
+    remarks: list[str]
+
+    @property
+    def title(self) -> str:
+        """The data set's name."""
+        return TITLES[self.data]
+
+
+def table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+    """The table of a data set, from the results of each network (a list, a seed each) as far as there are any."""
+    return Table(data, _lines(data, ROWS, results), _lines(data, OWN_ROWS, results), _remarks(results))
+
+
+def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Line]:
+    printed = published(data)
+    values = {
+        (row, key): [result["metrics"][row.way][key] for result in results.get(row.network, ())]
+        for row in rows
+        for key in METRICS
+    }
+    best = {key: _best(key, (_mean(values[row, key]) for row in rows)) for key in METRICS}
+    paper_best = {key: _best(key, (line[key] for line in printed.values())) for key in METRICS}
+
+    def cell(row: Row, key: str) -> Cell:
+        found, paper = values[row, key], printed[row.name][key]
+        ours = _mean(found)
+        return Cell(
+            ours,
+            paper,
+            spread=statistics.stdev(found) if len(found) > 1 else None,
+            best=ours is not None and _shown(ours) == best[key],
+            paper_best=_shown(paper) == paper_best[key],
+            mark="" if ours is None else mark(row, key, ours, paper),
+        )
+
+    def size(row: Row, key: str, printed_key: str) -> tuple[float | None, float]:
+        return _mean([r["parameters"][key] for r in results.get(row.network, ())]), printed[row.name][printed_key]
+
+    return [
+        Line(
+            row,
+            size(row, "trained", "parameters"),
+            size(row, "relative", "relative"),
+            {key: cell(row, key) for key in METRICS},
+        )
+        for row in rows
+    ]
+
+
+def mark(row: Row, key: str, ours: float, paper: float) -> str:
+    """Whether ours differs from the paper's by more than chance may do, and to which side."""
+    if row.network == "vogn" and key != "accuracy":
+        return INCOMPARABLE  # the paper's softmax was applied twice
+    if key == "accuracy":
+        within = 2 * math.sqrt((ours * (1 - ours) + paper * (1 - paper)) / TEST_IMAGES)
+    else:
+        within = 0.2 * paper
+    if abs(ours - paper) <= within:
+        return ""
+    return BETTER if (ours > paper) == (key == "accuracy") else WORSE
+
+
+def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
+    every = [result for found in results.values() for result in found]
+    if not every:
+        return []
+    first = every[0]
+    config = first["config"]
+    seeds = sorted({result["seed"] for result in every})
+    remarks = [
+        f"ResNet-18 of width {config['width']}, {config['epochs']} epochs, batches of {config['batch_size']}, "
+        f"{config['precision']}, seed{'s' * (len(seeds) > 1)} {_listed(seeds)}; torch "
+        f"{_listed(sorted({r['versions']['torch'] for r in every}))}, "
+        f"{_listed(sorted({r['processor'] for r in every}))}, "
+        f"{_listed(sorted({r['threads'] for r in every}))} thread(s) a run, "
+        f"{sum(r['seconds'] for r in every) / 3600:.1f} hours of training in all, commit "
+        f"{_listed(sorted({str(r['commit'])[:7] for r in every}))}."
+    ]
+    draws = {r["config"]["options"]["samples"] for r in results.get("vogn", ())}
+    if draws - {NETWORKS["vogn"].options["samples"]}:
+        remarks.append(f"VOGN was trained with {_listed(sorted(draws))} draw(s) a step, not with the paper's ten.")
+    if any(network not in results for network in NETWORKS):
+        remarks.append("A row without numbers of ours has not been run.")
+    return remarks
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _shown(value: float) -> float:
+    return round(value, 4)
+
+
+def _best(key: str, values: Iterable[float | None]) -> float | None:
+    there = [_shown(value) for value in values if value is not None]
+    return (max if key == "accuracy" else min)(there) if there else None
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(str(value) for value in values)

@@ -1,0 +1,262 @@
+"""The paper's tables: what has to be run, what has been, and how it is shown."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from kernelseed.cli.app import app
+from kernelseed.files import StorageError
+from kernelseed.methods import METHODS
+from kernelseed.reproduction import DATA, NETWORKS, ROWS, Plan, published, read_results, reproduce, table
+from kernelseed.reproduction import runs as runs_room
+from kernelseed.reproduction.plan import OWN_ROWS
+from kernelseed.reproduction.render import HEADING, RICH, latex, markdown
+from kernelseed.reproduction.tables import METRICS
+from kernelseed.training import ConfigError, RunFolder
+
+BEST = {  # as the paper sets them in bold
+    "mnist": ("KSN-P 1", "KSN-P 1", "FKSN 1", "FKSN 0.25", "FKSN 0.25"),
+    "fashion-mnist": ("KSN-P 0.75", "KSN-P 0.75", "FKSN 0.75", "KSN-E 1", "KSN-E 1"),
+    "cifar10": ("Baseline DR", "MC-Drop", "KSN-E 1", "KSN-E 1", "KSN-E 1"),
+    "cifar100": ("Baseline DR", "KSN-E 0.75", "KSN-E 0.25", "KSN-E 0.25", "KSN-E 0.25"),
+}
+
+
+def result(config, metrics, trained=11_000_000, seconds=60.0, **changes):
+    ways = {way: dict(zip(METRICS, metrics, strict=True)) for way in ("mean", "ensemble")}
+    return {
+        "metrics": ways,
+        "parameters": {"trained": trained, "relative": trained / 11_000_000},
+        "seconds": seconds,
+        "seed": config.seed,
+        "config": config.as_json(),
+        "versions": {"torch": "2.0"},
+        "processor": "an abacus",
+        "threads": 2,
+        "commit": "0123456789",
+        **changes,
+    }
+
+
+GOOD, BAD = (0.95, 0.1, 0.01, 0.02, 0.05), (0.5, 2.0, 0.5, 0.5, 0.9)
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """Trainings that take no time, and which they were."""
+    made = []
+
+    def fake(run, folder, data_dir, progress):
+        made.append(run.name)
+        RunFolder.create(folder, {"training": run.config.as_json()})
+        RunFolder(folder).write_result(result(run.config, GOOD))
+
+    monkeypatch.setattr(runs_room, "_train", fake)
+    return made
+
+
+def config_of(network, data="fashion-mnist", **options):
+    return Plan(data, networks=[network], **options).runs()[0].config
+
+
+def test_eighteen_rows_from_twelve_networks():
+    assert len(ROWS) == 18
+    assert len({row.network for row in ROWS}) == 12
+    assert {row.network for row in (*ROWS, *OWN_ROWS)} == set(NETWORKS)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_published_numbers_are_the_papers_rows_with_its_bold_ones_best(data):
+    shown = table(data, {})
+    assert [line.row.name for line in shown.lines] == list(published(data))
+    for key, best in zip(METRICS, BEST[data], strict=True):
+        assert [line.row.name for line in shown.lines if line.cells[key].paper_best] == [best]
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_published_sizes_are_ours(data):
+    """The Params column is reproduced by counting, to its printed digit; the paper contradicts itself once."""
+    import torch
+
+    from kernelseed.models import resnet18
+
+    classes, channels = (100 if data == "cifar100" else 10), (3 if data.startswith("cifar") else 1)
+    stem = "cifar" if data.startswith("cifar") else "imagenet"
+    for row in ROWS:
+        if row.network in ("vogn", "mc-drop"):
+            continue
+        network = NETWORKS[row.network]
+        with torch.device("meta"):
+            net = METHODS[network.method](**network.options).build(resnet18(classes, channels, stem=stem))
+        counted = sum(p.numel() for p in net.parameters()) / 1e6
+        printed = published(data)[row.name]["parameters"] / 1e6
+        misprint = data == "cifar100" and row.name in ("FKSN 1", "BNN-P", "BNN-E")
+        assert counted == pytest.approx(printed, abs=0.15 if misprint else 0.0501), row.name
+
+
+def test_every_config_is_the_papers():
+    for run in Plan("fashion-mnist").runs():
+        config = run.config
+        assert (config.width, config.epochs, config.batch_size, config.samples) == (64, 5, 128, 10)
+        assert config.recalibrate == (4096 if run.network.startswith("ours-") else 0)
+        assert run.network == "vogn" or config.build_method().lr == 1e-3
+    assert {run.config.epochs for run in Plan("cifar100").runs()} == {100}
+    assert {run.config.width for run in Plan("mnist", "small").runs()} == {16}
+    assert config_of("ksn-0.25").options == {
+        "delta": 0.25, "min_rank": 1, "init": "glorot", "rho_offset": -5.0, "kl": "blundell", "prior": "paper"
+    }  # fmt: skip
+    assert config_of("vogn", vogn_samples=2).options["samples"] == 2
+    assert config_of("ours-ksn-0.25").options == {"delta": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data": "svhn"}, r"data has 'svhn'; allowed are mnist, fashion-mnist, cifar10, cifar100\."),
+        ({"preset": "papr"}, r"preset has 'papr'; allowed are paper, small\. Did you mean 'paper'\?"),
+        ({"networks": ["ksn-.25"]}, r"rows has 'ksn-\.25'; allowed are baseline, .*Did you mean 'ksn-0\.25'\?"),
+        ({"networks": []}, "rows is empty; allowed are baseline"),
+        ({"seeds": 0}, "seeds is 0; it is how many seeds to run: at least 1"),
+    ],
+)
+def test_bad_plans_are_refused_by_name(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        Plan(**{"data": "mnist", **arguments})
+
+
+def test_what_is_finished_is_not_trained_again(trainings, tmp_path):
+    plan = Plan("mnist", "small", ["ksn-0.25", "baseline"], seeds=2)
+    found = reproduce(plan, tmp_path)
+    assert trainings == ["baseline-seed-0", "ksn-0.25-seed-0", "baseline-seed-1", "ksn-0.25-seed-1"]
+    assert {network: len(results) for network, results in found.items()} == {"baseline": 2, "ksn-0.25": 2}
+    reproduce(Plan("mnist", "small", ["baseline", "bnn"]), tmp_path)
+    assert trainings[4:] == ["bnn-seed-0"]
+
+
+def test_results_are_copied_as_they_come_and_count_as_done(trainings, tmp_path):
+    reproduce(Plan("mnist", "small", ["baseline"]), tmp_path / "runs")
+    reproduce(Plan("mnist", "small", ["baseline", "bnn"]), tmp_path / "runs", results=tmp_path / "kept")
+    files = sorted((tmp_path / "kept/small/mnist").iterdir())
+    assert [file.name for file in files] == ["baseline-seed-0.json", "bnn-seed-0.json"]
+    found = reproduce(Plan("mnist", "small", ["bnn"]), tmp_path / "elsewhere", results=tmp_path / "kept")
+    assert list(found) == ["baseline", "bnn"], "a table has all that is there"
+    assert trainings == ["baseline-seed-0", "bnn-seed-0"]
+
+
+def test_a_stop_leaves_what_was_finished(tmp_path, monkeypatch, trainings):
+    train = runs_room._train
+
+    def stop(run, *rest):
+        if run.network == "bnn":
+            raise KeyboardInterrupt
+        train(run, *rest)
+
+    monkeypatch.setattr(runs_room, "_train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(Plan("mnist", "small", ["baseline", "bnn"]), tmp_path, results=tmp_path / "kept")
+    assert list(read_results(tmp_path / "kept/small/mnist")) == ["baseline"]
+
+
+@pytest.mark.parametrize("kept", [None, "kept"])
+def test_another_setting_in_its_place_is_refused_before_any_training(trainings, tmp_path, kept):
+    results = kept and tmp_path / kept
+    reproduce(Plan("mnist", "small", ["vogn"], vogn_samples=2), tmp_path / "runs", results=results)
+    out = tmp_path / ("elsewhere" if kept else "runs")
+    with pytest.raises(StorageError, match=r"vogn.*was made with options .*'samples': 2.*not with .*'samples': 10"):
+        reproduce(Plan("mnist", "small", ["baseline", "vogn"]), out, results=results)
+    assert trainings == ["vogn-seed-0"]
+
+
+def test_another_machine_may_finish_it(trainings, tmp_path):
+    reproduce(Plan("mnist", "small", ["baseline"]), tmp_path)
+    reproduce(Plan("mnist", "small", ["baseline"], machine={"devices": 2}), tmp_path)
+    assert len(trainings) == 1
+
+
+def test_says_how_long_is_left(trainings, tmp_path):
+    told = []
+    reproduce(Plan("mnist", "small", ["baseline", "ksn-1", "vogn"]), tmp_path, tell=told.append)
+    assert told == [
+        "1/3 baseline-seed-0",
+        "2/3 ksn-1-seed-0: about 2 min, 13 min for all that is left",
+        "3/3 vogn-seed-0: about 7 min, 7 min for all that is left",
+    ]
+
+
+def test_cells_marks_and_bold():
+    results = {
+        "baseline": [result(config_of("baseline"), GOOD)],
+        "bnn": [result(config_of("bnn"), BAD, trained=22_300_000)],
+        "vogn": [result(config_of("vogn", vogn_samples=1), GOOD)],
+    }
+    shown = table("fashion-mnist", results)
+    lines = {line.row.name: line for line in shown.lines}
+    assert [cell.mark for cell in lines["Baseline"].cells.values()] == ["▲"] * 5
+    assert [cell.mark for cell in lines["BNN-E"].cells.values()] == ["▼"] * 5
+    assert [cell.mark for cell in lines["VOGN"].cells.values()] == ["▲", "†", "†", "†", "†"]
+    assert [cell.best for cell in lines["Baseline"].cells.values()] == [True] * 5
+    assert not any(cell.best for cell in lines["BNN-E"].cells.values())
+    assert lines["KSN-E 1"].cells["nll"].ours is None
+    assert lines["KSN-E 1"].cells["nll"].mark == ""
+    assert "VOGN was trained with 1 draw(s) a step, not with the paper's ten." in shown.remarks
+    assert "A row without numbers of ours has not been run." in shown.remarks
+
+
+def test_a_difference_within_chance_is_not_marked():
+    """The paper's baseline: .9046. Two standard errors of a difference between two such shares are .0083."""
+    for accuracy, mark in ((0.9046, ""), (0.9125, ""), (0.9135, "▲"), (0.8955, "▼")):
+        shown = table("fashion-mnist", {"baseline": [result(config_of("baseline"), (accuracy, 0.26, 0.02, 0.08, 0.3))]})
+        assert [cell.mark for cell in shown.lines[0].cells.values()] == [mark, "", "", "", ""]
+
+
+def test_seeds_are_averaged_with_their_spread():
+    results = {"baseline": [result(config_of("baseline"), metrics) for metrics in (GOOD, BAD)]}
+    cell = table("mnist", results).lines[0].cells["accuracy"]
+    assert cell.ours == pytest.approx(0.725)
+    assert cell.spread == pytest.approx(0.3182, abs=1e-4)
+    assert "0.7250±0.3182" in markdown(table("mnist", results))
+
+
+def test_renderings_have_every_cell():
+    shown = table("fashion-mnist", {"baseline": [result(config_of("baseline"), GOOD)]})
+    text = markdown(shown)
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + 18 + 2 + 4
+    assert {row.count("|") for row in rows} == {len(HEADING) + 1}
+    assert "| Baseline |  |  | 11.0M (11.2M) | 1.00 (1.00) | **0.9500**▲ (0.9046) |" in text
+    assert (
+        "| KSN-E | 1.00 |  | (13.6M) | (1.22) | (0.9048) | (0.2708) | (0.0232) | (**0.0338**) | (**0.0708**) |" in text
+    )
+    tex = latex(shown)
+    assert len(re.findall(r"^[A-Z].*\\\\", tex, re.M)) == 1 + 18 + 4
+    assert r"\textbf{0.9500}$^{+}$ {\tiny(0.9046)}" in tex
+    assert not re.search(r"(?<!\\)[%&_^](?![^$]*\$)", tex.split(r"\caption")[1].replace(r"\textasciicircum{}", ""))
+    assert RICH.cells(shown.lines[0])[5] == "[bold]0.9500[/]▲\n[dim]0.9046[/]"
+
+
+def test_the_figure_is_svg_and_png_with_the_same_bytes_again(tmp_path):
+    from kernelseed.reproduction import figure
+
+    results = {"mnist": {"baseline": [result(config_of("baseline"), GOOD)]}}
+    paths = figure.write(figure.draw(results), tmp_path / "figure")
+    assert [path.name for path in paths] == ["figure.svg", "figure.png"]
+    first = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in figure.write(figure.draw(results), tmp_path / "figure")] == first
+    assert [len(axis.lines) for axis in figure.draw(results).axes] == [24, 16, 16, 16]
+
+
+def test_the_command_shows_and_writes_the_table(trainings, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ["reproduce", "mnist", "--preset", "small", "--rows", "baseline,ksn-0.25", "--out", str(tmp_path)]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 0, ran.output
+    assert trainings == ["baseline-seed-0", "ksn-0.25-seed-0"]
+    assert "0.9500" in ran.output
+    assert "0.9894" in ran.output
+    assert max(map(len, ran.output.splitlines())) <= 80 or "Wrote" in ran.output
+    files = sorted(path.name for path in (tmp_path / "small/mnist").iterdir() if path.is_file())
+    assert files == ["figure.png", "figure.svg", "table.md", "table.tex"]
+    as_json = CliRunner().invoke(app, [*words, "--json"])
+    assert list(json.loads(as_json.stdout)) == ["baseline", "ksn-0.25"]
