@@ -15,8 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernelseed.reproduction import Table, read_results
+from kernelseed.reproduction import table as paper_table
+from kernelseed.reproduction.claims import claims_markdown
+from kernelseed.reproduction.render import markdown, markdown_lines, notes_markdown
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/performance.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md")
 METRICS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓"}
 
 
@@ -103,9 +108,38 @@ def machine() -> str:
     )
 
 
+def reproduced(preset: str, data: str) -> Table:
+    return paper_table(data, read_results(ROOT / "results" / preset / data))
+
+
+def reproduction(preset: str, data: str) -> Callable[[], str]:
+    def build() -> str:
+        folder = f"results/{preset}/{data}"
+        command = f"kernelseed reproduce {data} --preset {preset} --results results"
+        return f"{markdown(reproduced(preset, data))} From [`{folder}`](../{folder}), made by `{command}`."
+
+    return build
+
+
+SHORT = ("Baseline", "MC-Drop", "KSN-E 0.25", "KSN-P 0.25", "FKSN 0.25", "BNN-E", "BNN-P")
+
+
+def in_short() -> str:
+    """The rows that most people look for."""
+    shown = reproduced("paper", "fashion-mnist")
+    lines = [line for line in shown.lines if line.row.name in SHORT]
+    parts = (markdown_lines(lines), "With this library's own defaults:", markdown_lines(shown.own_lines))
+    return "\n\n".join((*parts, " ".join(shown.remarks[:1])))
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
-    "fashion": lambda: methods("results/fashion-small.json", "make results"),
+    "in_short": in_short,
+    "reproduction_notes": notes_markdown,
+    "reproduction_fashion": reproduction("paper", "fashion-mnist"),
+    "reproduction_mnist": reproduction("paper", "mnist"),
+    "reproduction_cifar10": reproduction("small", "cifar10"),
+    "reproduction_claims": lambda: claims_markdown(reproduced("paper", "fashion-mnist")),
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
     "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),

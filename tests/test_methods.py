@@ -3,6 +3,7 @@
 import copy
 import json
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -220,6 +221,31 @@ def test_unknown_names_and_options_get_a_suggestion():
         methods.make("ksn", detla=0.5)
     with pytest.raises(ValueError, match=r"delta is no option of method 'bnn', which has: lr, [^?]*prior\.$"):
         methods.make("bnn", delta=0.5)
+
+
+@pytest.mark.parametrize("option", ["kl", "prior", "rho_offset", "kl_warmup"])
+def test_fksn_has_no_options_that_it_would_ignore(option):
+    with pytest.raises(ValueError, match=f"{option} is no option of method 'fksn', which has: lr, delta"):
+        methods.make("fksn", **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ksn", {"delta": "small"}, "delta is 'small'; method 'ksn' takes it as float"),
+        ("ksn", {"min_rank": 1.5}, "min_rank is 1.5; method 'ksn' takes it as int"),
+        ("ksn", {"init": 3}, "init is 3; method 'ksn' takes it as str"),
+        ("bnn", {"kl": [1]}, r"kl is \[1\]; method 'bnn' takes it as str or float"),
+        ("bnn", {"lr": True}, "lr is True; method 'bnn' takes it as float"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_by_name(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        methods.make(name, **options)
+
+
+def test_a_number_may_be_written_as_one():
+    assert methods.make("ksn", kl=0.5, prior=2, delta=1).schedule() == methods.make("ksn", kl="0.5").schedule()
 
 
 @pytest.mark.parametrize(
@@ -738,3 +764,27 @@ def test_a_head_of_rank_three_can_not_tell_ten_classes_apart(digits):
     }
     assert ranks == {1: 3, 16: 10}
     assert max(accuracies(digits, "ksn", min_rank=1)) < 0.92
+
+
+@pytest.mark.parametrize("name", ["bnn", "ksn", "fksn", "ksn-last", "vadam"])
+def test_a_step_leaves_no_memory_behind(name):
+    """A million weights are 4 MB; a step that kept any tensor of that size would hold 80 MB after twenty."""
+    method = methods.make(name)
+    net = method.build(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Dropout(0.0), nn.Linear(1000, 10)))
+    optimizer = method.optimizer(net, 100)
+    x, y = torch.randn(4, 1000), torch.arange(4)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    def steps(count):
+        for step in range(count):
+            method.step(net, optimizer, x, y, Moment(step, 100, num_batches=5))
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("this system does not tell a process its memory")
+    steps(10)
+    before = resident()
+    steps(20)
+    assert resident() - before < 40e6

@@ -11,6 +11,7 @@ from kernelseed.files import StorageError
 from kernelseed.methods import METHODS
 from kernelseed.reproduction import DATA, NETWORKS, ROWS, Plan, published, read_results, reproduce, table
 from kernelseed.reproduction import runs as runs_room
+from kernelseed.reproduction.claims import claims_markdown, verdicts
 from kernelseed.reproduction.plan import OWN_ROWS
 from kernelseed.reproduction.render import HEADING, RICH, latex, markdown
 from kernelseed.reproduction.tables import METRICS
@@ -52,6 +53,7 @@ def trainings(monkeypatch):
         made.append(run.name)
         RunFolder.create(folder, {"training": run.config.as_json()})
         RunFolder(folder).write_result(result(run.config, GOOD))
+        return RunFolder(folder).result()
 
     monkeypatch.setattr(runs_room, "_train", fake)
     return made
@@ -151,7 +153,7 @@ def test_a_stop_leaves_what_was_finished(tmp_path, monkeypatch, trainings):
     def stop(run, *rest):
         if run.network == "bnn":
             raise KeyboardInterrupt
-        train(run, *rest)
+        return train(run, *rest)
 
     monkeypatch.setattr(runs_room, "_train", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -173,6 +175,12 @@ def test_another_machine_may_finish_it(trainings, tmp_path):
     reproduce(Plan("mnist", "small", ["baseline"]), tmp_path)
     reproduce(Plan("mnist", "small", ["baseline"], machine={"devices": 2}), tmp_path)
     assert len(trainings) == 1
+
+
+def test_other_ranks_leave_files_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs_room, "_train", lambda *given: {})
+    assert reproduce(Plan("mnist", "small", ["baseline"]), tmp_path, results=tmp_path / "kept") == {}
+    assert not (tmp_path / "kept").exists()
 
 
 def test_says_how_long_is_left(trainings, tmp_path):
@@ -211,6 +219,20 @@ def test_a_difference_within_chance_is_not_marked():
         assert [cell.mark for cell in shown.lines[0].cells.values()] == [mark, "", "", "", ""]
 
 
+def test_claims_are_judged_by_the_numbers():
+    results = {
+        "ksn-0.25": [result(config_of("ksn-0.25"), (0.86, 0.4, 0.02, 0.05, 0.2))],
+        "bnn": [result(config_of("bnn"), (0.90, 0.39, 0.04, 0.05, 0.2))],
+    }
+    judged = {(v.claim.text, v.key): v for v in verdicts(table("fashion-mnist", results))}
+    smaller = "... with .15 of its parameters"
+    assert (judged[smaller, "accuracy"].in_paper, judged[smaller, "accuracy"].here) == ("yes", "no")
+    assert [judged[smaller, key].here for key in ("nll", "ece", "ace")] == ["even", "yes", "even"]
+    assert judged["KSN is more accurate than BNN", "accuracy"].here == ""
+    assert all(verdict.here == "" for verdict in judged.values() if verdict.claim.own)
+    assert "| 0.8724 / 0.8374 | yes | 0.8600 / 0.9000 | **no** |" in claims_markdown(table("fashion-mnist", results))
+
+
 def test_seeds_are_averaged_with_their_spread():
     results = {"baseline": [result(config_of("baseline"), metrics) for metrics in (GOOD, BAD)]}
     cell = table("mnist", results).lines[0].cells["accuracy"]
@@ -233,7 +255,7 @@ def test_renderings_have_every_cell():
     assert len(re.findall(r"^[A-Z].*\\\\", tex, re.M)) == 1 + 18 + 4
     assert r"\textbf{0.9500}$^{+}$ {\tiny(0.9046)}" in tex
     assert not re.search(r"(?<!\\)[%&_^](?![^$]*\$)", tex.split(r"\caption")[1].replace(r"\textasciicircum{}", ""))
-    assert RICH.cells(shown.lines[0])[5] == "[bold]0.9500[/]▲\n[dim]0.9046[/]"
+    assert RICH.cells(shown.lines[0])[5] == "[bold]0.9500[/]▲\n[dim]0.9046 [/]"
 
 
 def test_the_figure_is_svg_and_png_with_the_same_bytes_again(tmp_path):
@@ -257,6 +279,7 @@ def test_the_command_shows_and_writes_the_table(trainings, tmp_path, monkeypatch
     assert "0.9894" in ran.output
     assert max(map(len, ran.output.splitlines())) <= 80 or "Wrote" in ran.output
     files = sorted(path.name for path in (tmp_path / "small/mnist").iterdir() if path.is_file())
-    assert files == ["figure.png", "figure.svg", "table.md", "table.tex"]
+    assert files == ["table.md", "table.tex"]
+    assert sorted(path.name for path in (tmp_path / "small").glob("figure*")) == ["figure-3.png", "figure-3.svg"]
     as_json = CliRunner().invoke(app, [*words, "--json"])
     assert list(json.loads(as_json.stdout)) == ["baseline", "ksn-0.25"]

@@ -136,12 +136,14 @@ class _MeanFieldDraw(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, record: _Record, mean: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-        value, std = torch.empty(mean.shape), torch.empty(mean.numel())
-        record.sample(mean.reshape(-1), rho.reshape(-1), torch.zeros(1), value.view(-1), std)
+        value, std = torch.empty(mean.numel()), torch.empty(mean.numel())
+        record.sample(mean.reshape(-1), rho.reshape(-1), torch.zeros(1), value, std)
         ctx.record = record
         ctx.shape = mean.shape
         ctx.set_materialize_grads(False)
-        return value, value.new_zeros(())
+        # A view goes out: the record is the context's, and were it to hold the output, whose history is the context,
+        # or a view of it, no draw would ever be freed.
+        return value.view(mean.shape), value.new_zeros(())
 
     @staticmethod
     @once_differentiable

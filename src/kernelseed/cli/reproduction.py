@@ -12,7 +12,7 @@ from rich.markup import escape
 from kernelseed.cli.datasets import DataDir
 from kernelseed.cli.show import complain, console, narrow_table, print_json, say
 from kernelseed.files import write_text
-from kernelseed.reproduction import DATA, NETWORKS, PRESETS, Plan, Table, table
+from kernelseed.reproduction import DATA, NETWORKS, PRESETS, Plan, Table, collected, table
 from kernelseed.reproduction import reproduce as run_plan
 from kernelseed.reproduction.notes import MARKS, NOTES, OWN_DEFAULTS
 from kernelseed.reproduction.render import HEADING, RICH, latex, markdown, notes_markdown
@@ -60,6 +60,8 @@ def reproduce(
     except KeyboardInterrupt:
         complain("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
+    if not found:  # another rank reports
+        return
     if json:
         return print_json(found)
     shown = table(data, found)
@@ -68,7 +70,8 @@ def reproduce(
     write_text(folder / "table.md", f"# {shown.title}\n\n{markdown(shown)}\n\n{notes_markdown()}\n")
     write_text(folder / "table.tex", latex(shown))
     _print(shown)
-    written = [folder / "table.md", folder / "table.tex", *_figure(plan.data, found, folder)]
+    every = {name: collected(f"{preset}/{name}", out, results) for name in DATA}
+    written = [folder / "table.md", folder / "table.tex", *_figure(every, out / preset / "figure-3")]
     for path in written:
         console.print(f"Wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
 
@@ -87,11 +90,11 @@ def _rich_table(title: str, lines: list[Line]) -> rich.table.Table:
     return drawn
 
 
-def _figure(data: str, found: dict[str, list[dict[str, Any]]], folder: Path) -> list[Path]:
+def _figure(found: dict[str, dict[str, list[dict[str, Any]]]], stem: Path) -> list[Path]:
     from kernelseed.reproduction import figure
 
     try:
-        return figure.write(figure.draw({data: found}, [data]), folder / "figure")
+        return figure.write(figure.draw(found), stem)
     except ModuleNotFoundError:
         say('no figure: matplotlib is missing; it comes with pip install "kernelseed[all]"')
         return []

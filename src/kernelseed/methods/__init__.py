@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from kernelseed.methods.base import Engine, Method
 from kernelseed.methods.natural import IVON, VOGN, Vadam
@@ -40,6 +40,12 @@ def make(name: str, **options: Any) -> Method:
             raise ValueError(
                 f"{key} is no option of method {name!r}, which has: {', '.join(allowed)}.{_hint(key, allowed)}"
             )
+    hints = get_type_hints(METHODS[name])
+    for key, value in given.items():
+        kinds = get_args(hints[key]) or (hints[key],)
+        if isinstance(value, bool) or not isinstance(value, (*kinds, int) if float in kinds else kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{key} is {value!r}; method {name!r} takes it as {wanted}.")
     return METHODS[name](**given)
 
 

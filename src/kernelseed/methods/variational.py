@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from kernelseed.conversion import Where, bayesianize, germinate
-from kernelseed.methods.base import GradientMethod
+from kernelseed.methods.base import GradientMethod, likelihood_terms
 from kernelseed.network import BayesianModule
 from kernelseed.objective import ELBO, Terms
 from kernelseed.priors import Gaussian, Prior, ScaleMixture
@@ -25,9 +26,9 @@ class Variational(GradientMethod):
     """
 
     rho_offset: float = -5.0
-    kl: str = "automatic"
+    kl: str | float = "automatic"
     kl_warmup: int = 0
-    prior: str = "paper"
+    prior: str | float = "paper"
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -37,14 +38,14 @@ class Variational(GradientMethod):
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl` and `kl_warmup` name."""
-        named = {"automatic": automatic(), "uniform": uniform(), "blundell": blundell()}
-        schedule = named.get(self.kl) or constant(_number("kl", self.kl, list(named)))
+        named: dict[str | float, Schedule] = {"automatic": automatic(), "uniform": uniform(), "blundell": blundell()}
+        schedule = named.get(self.kl) or constant(_number("kl", self.kl, named))
         return warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
 
     def prior_value(self) -> Prior:
         """The prior that `prior` names."""
-        named: dict[str, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
-        return named.get(self.prior) or Gaussian(_number("prior", self.prior, list(named)))
+        named: dict[str | float, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
+        return named.get(self.prior) or Gaussian(_number("prior", self.prior, named))
 
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
         """The evidence lower bound of one draw."""
@@ -67,13 +68,33 @@ class BNN(Variational):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FKSN(GradientMethod):
+    """The fixed-point kernel seed network: germinated means, no sampling, no KL."""
+
+    delta: float = 0.25
+    min_rank: int = 16
+    init: str = "model"
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Seeds for every weight but those of normalisation layers."""
+        return germinate(model, self.delta, min_rank=self.min_rank, init=self.init, fixed=True)
+
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+        """The negative log-likelihood."""
+        return likelihood_terms(net, x, y)
+
+    def label(self, ensemble: bool) -> str:
+        """The paper's name, with delta."""
+        return f"FKSN δ={self.delta:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class KSN(Variational):
     """The kernel seed network."""
 
     delta: float = 0.25
     min_rank: int = 16
     init: str = "model"
-    fixed: ClassVar[bool] = False
 
     def build(self, model: nn.Module) -> nn.Module:
         """Seeds for every weight, or where `where` says."""
@@ -83,7 +104,6 @@ class KSN(Variational):
             min_rank=self.min_rank,
             rho_offset=self.rho_offset,
             init=self.init,
-            fixed=self.fixed,
             where=self.where(model),
         )
 
@@ -94,18 +114,6 @@ class KSN(Variational):
     def label(self, ensemble: bool) -> str:
         """The paper's names, with delta."""
         return f"KSN-{'E' if ensemble else 'P'} δ={self.delta:g}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FKSN(KSN):
-    """The fixed-point kernel seed network: germinated means, no sampling, no KL."""
-
-    fixed: ClassVar[bool] = True
-    random: ClassVar[bool] = False
-
-    def label(self, ensemble: bool) -> str:
-        """The paper's name, with delta."""
-        return f"FKSN δ={self.delta:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +132,8 @@ class LastLayerKSN(KSN):
         return f"KSN-{'E' if ensemble else 'P'} last layer"
 
 
-def _number(argument: str, value: str, named: list[str]) -> float:
+def _number(argument: str, value: str | float, named: Iterable[str | float]) -> float:
     try:
         return float(value)
     except ValueError:
-        raise ValueError(f"{argument} is {value!r}; allowed are {', '.join(named)} and a number.") from None
+        raise ValueError(f"{argument} is {value!r}; allowed are {', '.join(map(str, named))} and a number.") from None

@@ -17,6 +17,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from kernelseed import metrics
+from kernelseed.files import write_text
 from kernelseed.report import figures, gallery, summary
 from kernelseed.report.record import RunRecord
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
@@ -84,13 +85,7 @@ def write(
     path = Path(path)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists: choose another name, or pass overwrite=True to replace it")
-    page = render(runs, title)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(page, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_text(path, render(runs, title))
     return path
 
 

@@ -6,7 +6,7 @@ reproduce(Plan("mnist", "small", networks=["baseline", "ksn-0.25"]), "runs/repro
 
 from kernelseed.reproduction.plan import DATA, NETWORKS, PRESETS, ROWS, Plan, Row, Run
 from kernelseed.reproduction.published import published
-from kernelseed.reproduction.runs import finished_results, read_results, reproduce
+from kernelseed.reproduction.runs import collected, read_results, reproduce
 from kernelseed.reproduction.tables import Table, table
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "Row",
     "Run",
     "Table",
-    "finished_results",
+    "collected",
     "published",
     "read_results",
     "reproduce",

@@ -51,8 +51,8 @@ class Writing:
 
 
 MARKDOWN = Writing(("**", "**"), ("(", ")"), " ", {mark: mark for mark in ("", BETTER, WORSE, INCOMPARABLE)})
-# Two lines a cell, so that a table fits into a terminal.
-RICH = Writing(("[bold]", "[/]"), ("[dim]", "[/]"), "\n", MARKDOWN.marks)
+# Two lines a cell, so that a table fits into a terminal; a blank where there is no mark keeps digits in line.
+RICH = Writing(("[bold]", "[/]"), ("[dim]", " [/]"), "\n", {**MARKDOWN.marks, "": " "})
 LATEX = Writing(
     (r"\textbf{", "}"),
     (r"{\tiny(", ")}"),

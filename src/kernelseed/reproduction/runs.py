@@ -26,24 +26,36 @@ def reproduce(
 ) -> dict[str, list[Result]]:
     """Run what is missing of a plan, and return all that is finished: for each network its results, a seed each.
 
+    Where several processes train together, the first of them alone keeps results, and the others return nothing.
+
     out      holds a run folder for each training, `PRESET/DATA/NETWORK/seed-N`; a stopped one goes on where it was
     results  holds a copy of each result, `PRESET/DATA/NETWORK-seed-N.json`: small, to be committed and compared. A
              run whose result is here already is done, wherever it was made
     tell     is given a line of text before each training
     """
-    out = Path(out) / plan.folder
+    root, out = out, Path(out) / plan.folder
     kept = None if results is None else Path(results) / plan.folder
     runs = plan.runs()
     for run in runs:  # all complaints before the first hour of training
         _require_same_setting(run, out, kept)
+    others = False
     missing = [run for run in runs if not _finished(run, out, kept)]
     for number, run in enumerate(missing):
         tell(f"{number + 1}/{len(missing)} {run.name}{_time_left(missing[number:], out)}")
-        _train(run, _run_folder(run, out), data_dir, progress)
+        if not _train(run, _run_folder(run, out), data_dir, progress):
+            others = True
+            continue
         _keep(run, out, kept)
+    if others:
+        return {}
     for run in runs:  # finished before there was a place for copies, or stopped just before the copy
         _keep(run, out, kept)
-    return finished_results(out) if kept is None else read_results(kept)
+    return collected(plan.folder, root, results)
+
+
+def collected(folder: str, out: str | Path, results: str | Path | None) -> dict[str, list[Result]]:
+    """What there is of one table, `PRESET/DATA`: by the result files if they have a place, else by the run folders."""
+    return finished_results(Path(out) / folder) if results is None else read_results(Path(results) / folder)
 
 
 def finished_results(folder: Path) -> dict[str, list[Result]]:
@@ -64,11 +76,11 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     }
 
 
-def _train(run: Run, folder: Path, data_dir: str | Path | None, progress: bool) -> None:
+def _train(run: Run, folder: Path, data_dir: str | Path | None, progress: bool) -> Result:
     from kernelseed.training import train  # Lightning takes seconds to import, and a table can be shown without
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    train(run.config, folder, resume=folder.exists(), data_dir=data_dir, progress=progress)
+    return train(run.config, folder, resume=folder.exists(), data_dir=data_dir, progress=progress)
 
 
 def _run_folder(run: Run, out: Path) -> Path:

@@ -1,0 +1,87 @@
+"""What the paper concludes from its tables, asked of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kernelseed.reproduction.tables import METRICS, Line, Table, better
+
+YES, NO, EVEN = "yes", "no", "even"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one row of a table is better than another; `own`: in the block of this library's defaults."""
+
+    text: str
+    first: str
+    second: str
+    metrics: tuple[str, ...] = ("accuracy",)
+    own: bool = False
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim("KSN is more accurate than BNN", "KSN-E 1", "BNN-E"),
+    Claim("... its mean too", "KSN-P 1", "BNN-P"),
+    Claim("... with .15 of its parameters", "KSN-E 0.25", "BNN-E"),
+    Claim("... and then its mean too", "KSN-P 0.25", "BNN-P"),
+    Claim("KSN is better calibrated than BNN", "KSN-E 1", "BNN-E", ("nll", "ece", "ace", "mce")),
+    Claim("... with .15 of its parameters", "KSN-E 0.25", "BNN-E", ("nll", "ece", "ace", "mce")),
+    Claim("VOGN is more accurate than BNN", "VOGN", "BNN-E"),
+    Claim("MC-Drop is more accurate than VOGN", "MC-Drop", "VOGN"),
+    Claim("Both tuned alike, KSN at .25 is better than BNN", "KSN-E 0.25", "BNN-E", tuple(METRICS), own=True),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim about one metric: the paper's pair of numbers and ours, and whether each of them bears it out."""
+
+    claim: Claim
+    key: str
+    paper: tuple[float, float]
+    ours: tuple[float, float] | None
+
+    @property
+    def in_paper(self) -> str:
+        """By the printed numbers."""
+        return _word(self.key, *self.paper)
+
+    @property
+    def here(self) -> str:
+        """By ours; empty where a row has not been run."""
+        return "" if self.ours is None else _word(self.key, *self.ours)
+
+
+def verdicts(shown: Table) -> list[Verdict]:
+    """Every claim, metric by metric."""
+    return [verdict for claim in CLAIMS for verdict in _judged(claim, shown)]
+
+
+def _judged(claim: Claim, shown: Table) -> Iterable[Verdict]:
+    lines: dict[str, Line] = {line.row.name: line for line in (shown.own_lines if claim.own else shown.lines)}
+    for key in claim.metrics:
+        first, second = lines[claim.first].cells[key], lines[claim.second].cells[key]
+        ours = None if first.ours is None or second.ours is None else (first.ours, second.ours)
+        yield Verdict(claim, key, (first.paper, second.paper), ours)
+
+
+def _word(key: str, first: float, second: float) -> str:
+    return {1: YES, 0: EVEN, -1: NO}[better(key, first, second)]
+
+
+def claims_markdown(shown: Table) -> str:
+    """A table of the verdicts."""
+    rows = [["claim", "rows", "metric", "in the paper", "", "here", ""], ["---"] * 7]
+    for verdict in verdicts(shown):
+        claim = verdict.claim
+        rows.append([
+            claim.text, f"{claim.first} / {claim.second}", METRICS[verdict.key],
+            _numbers(verdict.paper), verdict.in_paper, _numbers(verdict.ours), verdict.here and f"**{verdict.here}**",
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _numbers(pair: tuple[float, float] | None) -> str:
+    return "" if pair is None else f"{pair[0]:.4f} / {pair[1]:.4f}"
