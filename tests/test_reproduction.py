@@ -266,7 +266,7 @@ def test_the_figure_is_svg_and_png_with_the_same_bytes_again(tmp_path):
     assert [path.name for path in paths] == ["figure.svg", "figure.png"]
     first = [path.read_bytes() for path in paths]
     assert [path.read_bytes() for path in figure.write(figure.draw(results), tmp_path / "figure")] == first
-    assert [len(axis.lines) for axis in figure.draw(results).axes] == [24, 16, 16, 16]
+    assert [len(axis.lines) for axis in figure.draw(results).axes] == [32, 24, 24, 24]
 
 
 def test_the_command_shows_and_writes_the_table(trainings, tmp_path, monkeypatch):

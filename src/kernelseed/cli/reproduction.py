@@ -14,6 +14,7 @@ from kernelseed.cli.show import complain, console, narrow_table, print_json, say
 from kernelseed.files import write_text
 from kernelseed.reproduction import DATA, NETWORKS, PRESETS, Plan, Table, collected, table
 from kernelseed.reproduction import reproduce as run_plan
+from kernelseed.reproduction.claims import claims_markdown
 from kernelseed.reproduction.notes import MARKS, NOTES, OWN_DEFAULTS
 from kernelseed.reproduction.render import HEADING, RICH, latex, markdown, notes_markdown
 from kernelseed.reproduction.tables import Line
@@ -67,7 +68,8 @@ def reproduce(
     shown = table(data, found)
     folder = out / plan.folder
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "table.md", f"# {shown.title}\n\n{markdown(shown)}\n\n{notes_markdown()}\n")
+    page = (f"# {shown.title}", markdown(shown), "## The paper's conclusions", claims_markdown(shown), notes_markdown())
+    write_text(folder / "table.md", "\n\n".join(page) + "\n")
     write_text(folder / "table.tex", latex(shown))
     _print(shown)
     every = {name: collected(f"{preset}/{name}", out, results) for name in DATA}

@@ -28,7 +28,10 @@ STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": Fal
 
 
 def draw(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Sequence[str] = DATA) -> Figure:
-    """The figure, from each data set's results by network; filled marks are ours, hollow ones the paper's."""
+    """The figure, from each data set's results by network; filled marks are ours, hollow ones the paper's.
+
+    Filled marks with a black rim are this library's own defaults.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -49,11 +52,14 @@ def draw(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Se
 
 def _panel(axis: Axes, shown: Table) -> None:
     axis.set_title(shown.title, loc="left")
-    axis.set(xlabel="parameters, millions (filled: ours; hollow: the paper)", ylabel="accuracy")
+    axis.set_xlabel("parameters, millions (hollow: the paper; filled: ours; rimmed: own defaults)", fontsize=8)
+    axis.set_ylabel("accuracy")
     for model in SERIES:
         lines = [line for line in shown.lines if line.row.model == model and line.row.name != "Baseline DR"]
         _series(axis, model, [(line.parameters[1], line.cells["accuracy"].paper) for line in lines], ours=False)
         _series(axis, model, [point for line in lines if (point := _our_point(line))], ours=True)
+        own = [point for line in shown.own_lines if line.row.model == model and (point := _our_point(line))]
+        _series(axis, model, own, ours=True, ring=True)
 
 
 def _our_point(line: Line) -> tuple[float, float] | None:
@@ -61,7 +67,7 @@ def _our_point(line: Line) -> tuple[float, float] | None:
     return None if parameters is None or accuracy is None else (parameters, accuracy)
 
 
-def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: bool) -> None:
+def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: bool, ring: bool = False) -> None:
     colour, marker = SERIES[model]
     points = sorted(points)
     axis.plot(
@@ -70,6 +76,7 @@ def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: boo
         marker=marker,
         color=colour,
         markerfacecolor=colour if ours else "none",
+        markeredgecolor="black" if ring else colour,
         alpha=1.0 if ours else 0.45,
         ls="-" if ours else ":",
         lw=1,
