@@ -86,6 +86,15 @@ def steps(count):
     return rounds(present(ours | subjects.PEERS, x, y), count, "training steps, float32")
 
 
+def taps(count):
+    """Training steps with and without the taps that only meet padding."""
+    x, y = subjects.batch()
+    named = {}
+    for name, step in (("plain", subjects.plain), ("KSN .25", subjects.ksn), ("BNN", subjects.bnn)):
+        named[name], named[f"{name}, trimmed"] = step(x, y), step(x, y, trimmed=True)
+    return rounds(named, count, "void taps")
+
+
 def steps_bf16(count):
     """Training steps under bfloat16 autocast."""
     x, y = subjects.batch()
@@ -301,6 +310,7 @@ PARTS = {
     f.__name__: f
     for f in (
         steps,
+        taps,
         steps_bf16,
         floor,
         profile,

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import kernelseed as ks
+from kernelseed.taps import trim
 
 NUM_DATA = 60_000
 Step = Callable[[], None]
@@ -18,9 +19,10 @@ def batch(size=128):
     return torch.randn(size, 1, 28, 28, generator=generator), torch.randint(0, 10, (size,), generator=generator)
 
 
-def model(width=64):
+def model(width=64, trimmed=False):
     torch.manual_seed(0)
-    return ks.models.resnet18(10, 1, stem="imagenet", width=width)
+    net = ks.models.resnet18(10, 1, stem="imagenet", width=width)
+    return trim(net) if trimmed else net
 
 
 def _step(net, loss, x, bf16=False) -> Step:
@@ -36,8 +38,8 @@ def _step(net, loss, x, bf16=False) -> Step:
     return step
 
 
-def plain(x, y, width=64, bf16=False) -> Step:
-    net = model(width)
+def plain(x, y, width=64, bf16=False, trimmed=False) -> Step:
+    net = model(width, trimmed)
     return _step(net, lambda x: F.cross_entropy(net(x), y), x, bf16)
 
 
@@ -46,12 +48,12 @@ def bayesian(net, x, y, bf16=False, draws=1) -> Step:
     return _step(net, lambda x: sum(loss(net.draw(), x, y).loss for _ in range(draws)) / draws, x, bf16)
 
 
-def ksn(x, y, delta=0.25, width=64, bf16=False, draws=1, fixed=False) -> Step:
-    return bayesian(ks.germinate(model(width), delta, fixed=fixed), x, y, bf16, draws)
+def ksn(x, y, delta=0.25, width=64, bf16=False, draws=1, fixed=False, trimmed=False) -> Step:
+    return bayesian(ks.germinate(model(width, trimmed), delta, fixed=fixed), x, y, bf16, draws)
 
 
-def bnn(x, y) -> Step:
-    return bayesian(ks.bayesianize(model()), x, y)
+def bnn(x, y, trimmed=False) -> Step:
+    return bayesian(ks.bayesianize(model(trimmed=trimmed)), x, y)
 
 
 # --- peers, as their own documentation uses them -----------------------------------------------------------------

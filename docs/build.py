@@ -142,6 +142,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_claims": lambda: claims_markdown(reproduced("paper", "fashion-mnist")),
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
+    "taps": bench("taps", "ms", "training step, float32", "of plain"),
     "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
     "profile": profile,
     "single_profile": single_profile,
