@@ -177,6 +177,15 @@ def test_another_machine_may_finish_it(trainings, tmp_path):
     assert len(trainings) == 1
 
 
+def test_what_trains_in_one_process_is_left_out_of_many(trainings, tmp_path):
+    told = []
+    reproduce(Plan("mnist", "small", machine={"devices": 2}), tmp_path, tell=told.append)
+    assert len(trainings) == len(NETWORKS) - 1
+    assert told[0] == "vogn trains in one process and is left out: run it by itself, on one device"
+    with pytest.raises(ConfigError, match="trains in one process"):
+        reproduce(Plan("mnist", "small", ["vogn"], machine={"devices": 2}), tmp_path)
+
+
 def test_other_ranks_leave_files_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(runs_room, "_train", lambda *given: {})
     assert reproduce(Plan("mnist", "small", ["baseline"]), tmp_path, results=tmp_path / "kept") == {}
@@ -252,6 +261,7 @@ def test_renderings_have_every_cell():
         "| KSN-E | 1.00 |  | (13.6M) | (1.22) | (0.9048) | (0.2708) | (0.0232) | (**0.0338**) | (**0.0708**) |" in text
     )
     tex = latex(shown)
+    assert tex.isascii()
     assert len(re.findall(r"^[A-Z].*\\\\", tex, re.M)) == 1 + 18 + 4
     assert r"\textbf{0.9500}$^{+}$ {\tiny(0.9046)}" in tex
     assert not re.search(r"(?<!\\)[%&_^](?![^$]*\$)", tex.split(r"\caption")[1].replace(r"\textasciicircum{}", ""))

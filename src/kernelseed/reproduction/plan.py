@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelseed.methods import METHODS
 from kernelseed.training import Config, ConfigError
 
 DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
@@ -163,13 +164,19 @@ class Plan:
 
     def runs(self) -> list[Run]:
         """Every training, all networks at the first seed before any at the second."""
-        wanted = set(self.networks or NETWORKS)
+        wanted = set(self.networks or (name for name in NETWORKS if name not in self.left_out()))
         return [
             Run(name, self._config(network, seed))
             for seed in range(self.seeds)
             for name, network in NETWORKS.items()
             if name in wanted
         ]
+
+    def left_out(self) -> list[str]:
+        """Networks that a plan for all of them can't have on several devices: they train in one process."""
+        if self.networks or self.machine.get("devices", 1) * self.machine.get("nodes", 1) == 1:
+            return []
+        return [name for name, network in NETWORKS.items() if not METHODS[network.method].distributed]
 
     def _config(self, network: Network, seed: int) -> Config:
         options = dict(network.options)

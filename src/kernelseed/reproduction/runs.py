@@ -39,6 +39,8 @@ def reproduce(
     for run in runs:  # all complaints before the first hour of training
         _require_same_setting(run, out, kept)
     others = False
+    for name in plan.left_out():
+        tell(f"{name} trains in one process and is left out: run it by itself, on one device")
     missing = [run for run in runs if not _finished(run, out, kept)]
     for number, run in enumerate(missing):
         tell(f"{number + 1}/{len(missing)} {run.name}{_time_left(missing[number:], out)}")
