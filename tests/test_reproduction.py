@@ -263,7 +263,8 @@ def test_renderings_have_every_cell():
     tex = latex(shown)
     assert tex.isascii()
     assert len(re.findall(r"^[A-Z].*\\\\", tex, re.M)) == 1 + 18 + 4
-    assert r"\textbf{0.9500}$^{+}$ {\tiny(0.9046)}" in tex
+    assert r"Baseline &  &  & 11.0M & 1.00 & \textbf{0.9500}$^{+}$ & " in tex
+    assert r" &  &  & {\tiny(11.2M)} & {\tiny(1.00)} & {\tiny(0.9046)} & " in tex
     assert not re.search(r"(?<!\\)[%&_^](?![^$]*\$)", tex.split(r"\caption")[1].replace(r"\textasciicircum{}", ""))
     assert RICH.cells(shown.lines[0])[5] == "[bold]0.9500[/]▲\n[dim]0.9046 [/]"
 

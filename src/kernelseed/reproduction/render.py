@@ -56,7 +56,7 @@ RICH = Writing(("[bold]", "[/]"), ("[dim]", " [/]"), "\n", {**MARKDOWN.marks, ""
 LATEX = Writing(
     (r"\textbf{", "}"),
     (r"{\tiny(", ")}"),
-    " ",
+    "\n",
     {"": "", BETTER: "$^{+}$", WORSE: "$^{-}$", INCOMPARABLE: r"$^{\dagger}$"},
     r"$\pm$",
 )
@@ -80,18 +80,21 @@ def notes_markdown() -> str:
 
 
 def latex(table: Table) -> str:
-    """A table environment that needs no package."""
+    """A table that needs no package, and a list of notes; the paper's numbers stand below ours, so that it fits."""
 
     def lines(shown: list[Line]) -> Iterator[str]:
         for _, block in groupby(shown, key=lambda line: line.block):
-            yield from (f"{' & '.join(LATEX.cells(line))} \\\\" for line in block)
+            for line in block:
+                pairs = [cell.partition("\n") for cell in LATEX.cells(line)]
+                yield f"{' & '.join(ours for ours, _, _ in pairs)} \\\\"
+                yield f"{' & '.join(paper for _, _, paper in pairs)} \\\\"
             yield r"\hline"
 
     columns = len(HEADING)
-    said = " ".join((*table.remarks, MARKS, *NOTES))
+    said = " ".join((*table.remarks, MARKS))
     parts = [
         r"\begin{table}",
-        r"\scriptsize",
+        r"\scriptsize\setlength{\tabcolsep}{4pt}",
         rf"\begin{{tabular}}{{l{'r' * (columns - 1)}}}",
         r"\hline",
         rf"{' & '.join(map(_escaped, HEADING))} \\ \hline",
@@ -101,6 +104,9 @@ def latex(table: Table) -> str:
         r"\end{tabular}",
         rf"\caption{{{table.title}. {_escaped(said)}}}",
         r"\end{table}",
+        r"\begin{itemize}",
+        *(rf"\item {_escaped(note)}" for note in NOTES),
+        r"\end{itemize}",
     ]
     return "\n".join(parts) + "\n"
 
