@@ -40,13 +40,13 @@ class Verdict:
 
     claim: Claim
     key: str
-    paper: tuple[float, float]
+    paper: tuple[float, float] | None
     ours: tuple[float, float] | None
 
     @property
     def in_paper(self) -> str:
-        """By the printed numbers."""
-        return _word(self.key, *self.paper)
+        """By the printed numbers; empty where the paper has no such rows."""
+        return "" if self.paper is None else _word(self.key, *self.paper)
 
     @property
     def here(self) -> str:
@@ -64,7 +64,7 @@ def _judged(claim: Claim, shown: Table) -> Iterable[Verdict]:
     for key in claim.metrics:
         first, second = lines[claim.first].cells[key], lines[claim.second].cells[key]
         ours = None if first.ours is None or second.ours is None else (first.ours, second.ours)
-        yield Verdict(claim, key, (first.paper, second.paper), ours)
+        yield Verdict(claim, key, None if claim.own else (first.paper, second.paper), ours)
 
 
 def _word(key: str, first: float, second: float) -> str:

@@ -10,7 +10,7 @@ NOTES: tuple[str, ...] = (
     "Where sigma starts: the paper names no offset, but a rho that starts at 0 is a sigma of .69, and the network "
     "then stays at chance. KSN and BNN both start at rho = -5 here, a sigma of .0067.",
     "The KL's weight: Bayes by Backprop's 2^(M-i) / (2^M - 1) over the M batches of an epoch, for KSN and BNN alike. "
-    "The paper does not say which it used; KL / N in every batch underfits.",
+    "The paper refers to that protocol and prints no weight; KL / N in every batch underfits.",
     "Seeds: C_pip = ceil(delta C_f) as printed, so at delta .25 the ten-class head has rank 3; Glorot's start.",
     "VOGN is trained with Vadam, as in the paper, at a rate of 1e-2 instead of 1e-3 and with noise of .01 at the "
     "start. † Its softmax is applied once. The paper's NLL and calibration of VOGN lie where a softmax applied twice "
