@@ -116,6 +116,8 @@ def reproduction(preset: str, data: str) -> Callable[[], str]:
     def build() -> str:
         folder = f"results/{preset}/{data}"
         command = f"kernelseed reproduce {data} --preset {preset} --results results"
+        if not (ROOT / folder).is_dir():
+            return f"Not run yet: `{command}`."
         return f"{markdown(reproduced(preset, data))} From [`{folder}`](../{folder}), made by `{command}`."
 
     return build

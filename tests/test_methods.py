@@ -245,7 +245,9 @@ def test_an_option_of_another_type_is_refused_by_name(name, options, message):
 
 
 def test_a_number_may_be_written_as_one():
-    assert methods.make("ksn", kl=0.5, prior=2, delta=1).schedule() == methods.make("ksn", kl="0.5").schedule()
+    method = methods.make("ksn", kl=0.5, prior=2, delta=1)
+    assert method.schedule()(Moment(0, 60)) == 0.5
+    assert method.prior_value() == ks.priors.Gaussian(2.0)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernelseed.taps import TrimmedConv2d, trim
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, with dropout between them."""
@@ -99,7 +101,8 @@ def recipe(model: nn.Module) -> dict[str, Any] | None:
     if not isinstance(model, ResNet18):
         return None
     rate = next(m.p for m in model.modules() if isinstance(m, nn.Dropout))
-    return {"name": "resnet18", **model.arguments, "dropout": rate}
+    trimmed = {"trimmed": True} if isinstance(model.conv1, TrimmedConv2d) else {}
+    return {"name": "resnet18", **model.arguments, "dropout": rate, **trimmed}
 
 
 def from_recipe(given: dict[str, Any] | None) -> nn.Module:
@@ -109,4 +112,5 @@ def from_recipe(given: dict[str, Any] | None) -> nn.Module:
     arguments = dict(given)
     if (name := arguments.pop("name")) != "resnet18":
         raise ValueError(f"model {name!r} is unknown; this version has resnet18")
-    return resnet18(**arguments)
+    trimmed = arguments.pop("trimmed", False)  # as it was trained, so that predictions are the same to the last bit
+    return trim(resnet18(**arguments)) if trimmed else resnet18(**arguments)
