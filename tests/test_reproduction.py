@@ -4,9 +4,11 @@ import json
 import re
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from kernelseed.cli.app import app
+from kernelseed.data.dataset import Dataset, Split
 from kernelseed.files import StorageError
 from kernelseed.methods import METHODS
 from kernelseed.reproduction import DATA, NETWORKS, ROWS, Plan, published, read_results, reproduce, table
@@ -80,8 +82,6 @@ def test_published_numbers_are_the_papers_rows_with_its_bold_ones_best(data):
 @pytest.mark.parametrize("data", DATA)
 def test_published_sizes_are_ours(data):
     """The Params column is reproduced by counting, to its printed digit; the paper contradicts itself once."""
-    import torch
-
     from kernelseed.models import resnet18
 
     classes, channels = (100 if data == "cifar100" else 10), (3 if data.startswith("cifar") else 1)
@@ -294,3 +294,26 @@ def test_the_command_shows_and_writes_the_table(trainings, tmp_path, monkeypatch
     assert sorted(path.name for path in (tmp_path / "small").glob("figure*")) == ["figure-3.png", "figure-3.svg"]
     as_json = CliRunner().invoke(app, [*words, "--json"])
     assert list(json.loads(as_json.stdout)) == ["baseline", "ksn-0.25"]
+
+
+@pytest.mark.parametrize(
+    ("data", "rows", "filled"),
+    [
+        ("mnist", "baseline,ksn-0.25", ["Baseline", "KSN-E 0.25", "KSN-P 0.25"]),
+        ("cifar100", "vogn", ["VOGN"]),
+    ],
+)
+def test_a_table_from_real_trainings(data, rows, filled, tmp_path, monkeypatch):
+    """The whole way, on few pictures of the data set's size."""
+    size, channels, classes = (28, 1, 10) if data == "mnist" else (32, 3, 100)
+    split = Split(torch.randint(0, 256, (16, channels, size, size), dtype=torch.uint8), torch.arange(16) % classes)
+    names = tuple(map(str, range(classes)))
+    few = Dataset(data, split, None, split, names, (0.5,) * channels, (0.25,) * channels)
+    monkeypatch.setattr("kernelseed.training.config.load", lambda *given, **options: few)
+    words = ["reproduce", data, "--preset", "small", "--rows", rows, "--vogn-samples", "1", "-q"]
+    ran = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--results", str(tmp_path / "kept")])
+    assert ran.exit_code == 0, ran.output
+    shown = table(data, read_results(tmp_path / f"kept/small/{data}"))
+    assert [line.row.name for line in shown.lines if line.cells["nll"].ours is not None] == filled
+    page = (tmp_path / f"small/{data}/table.md").read_text()
+    assert ("VOGN was trained with 1 draw(s) a step" in page) == (rows == "vogn")
