@@ -123,6 +123,11 @@ def reproduction(preset: str, data: str) -> Callable[[], str]:
     return build
 
 
+def with_blundells_weight() -> str:
+    lines = [line for line in reproduced("paper-blundell", "fashion-mnist").lines if line.cells["nll"].ours is not None]
+    return markdown_lines(lines)
+
+
 SHORT = ("Baseline", "MC-Drop", "KSN-E 0.25", "KSN-P 0.25", "FKSN 0.25", "BNN-E", "BNN-P")
 
 
@@ -141,6 +146,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_fashion": reproduction("paper", "fashion-mnist"),
     "reproduction_mnist": reproduction("paper", "mnist"),
     "reproduction_cifar10": reproduction("small", "cifar10"),
+    "reproduction_blundell": with_blundells_weight,
     "reproduction_claims": lambda: claims_markdown(reproduced("paper", "fashion-mnist")),
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),

@@ -107,8 +107,11 @@ def test_every_config_is_the_papers():
     assert {run.config.epochs for run in Plan("cifar100").runs()} == {100}
     assert {run.config.width for run in Plan("mnist", "small").runs()} == {16}
     assert config_of("ksn-0.25").options == {
-        "delta": 0.25, "min_rank": 1, "init": "glorot", "rho_offset": -5.0, "kl": "blundell", "prior": "paper"
+        "delta": 0.25, "min_rank": 1, "init": "glorot", "rho_offset": -5.0, "kl": "automatic", "prior": "paper"
     }  # fmt: skip
+    assert config_of("bnn", kl="blundell").options["kl"] == "blundell"
+    assert config_of("ours-bnn", kl="blundell").options == {}
+    assert Plan("mnist", kl="blundell").folder == "paper-blundell/mnist"
     assert config_of("vogn", vogn_samples=2).options["samples"] == 2
     assert config_of("ours-ksn-0.25").options == {"delta": 0.25}
 

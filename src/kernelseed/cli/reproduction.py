@@ -33,6 +33,9 @@ def reproduce(
     results: Annotated[
         Path | None, typer.Option(help="A folder for copies of the results; what is there already is not run again.")
     ] = None,
+    kl: Annotated[
+        str, typer.Option(help="The KL's weight in the paper's rows: automatic, blundell, uniform or a number.")
+    ] = "automatic",
     vogn_samples: Annotated[int, typer.Option(min=1, help="Draws a step of VOGN; the paper's ten are slow.")] = 10,
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips in training.")] = False,
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true.")] = "32-true",
@@ -50,7 +53,7 @@ def reproduce(
     """
     plan = Plan(
         data, preset, None if rows is None else [name.strip() for name in rows.split(",") if name.strip()], seeds,
-        vogn_samples, augment,
+        kl, vogn_samples, augment,
         {"precision": precision, "devices": devices, "nodes": nodes, "accelerator": accelerator, "strategy": strategy},
     )  # fmt: skip
     try:
@@ -72,8 +75,8 @@ def reproduce(
     write_text(folder / "table.md", "\n\n".join(page) + "\n")
     write_text(folder / "table.tex", latex(shown))
     _print(shown)
-    every = {name: collected(f"{preset}/{name}", out, results) for name in DATA}
-    written = [folder / "table.md", folder / "table.tex", *_figure(every, out / preset / "figure-3")]
+    every = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
+    written = [folder / "table.md", folder / "table.tex", *_figure(every, out / plan.variant / "figure-3")]
     for path in written:
         console.print(f"Wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
 

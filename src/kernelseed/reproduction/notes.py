@@ -9,8 +9,9 @@ NOTES: tuple[str, ...] = (
     "Fashion-MNIST, which their baselines fit, and a 3x3 stem without pooling on CIFAR.",
     "Where sigma starts: the paper names no offset, but a rho that starts at 0 is a sigma of .69, and the network "
     "then stays at chance. KSN and BNN both start at rho = -5 here, a sigma of .0067.",
-    "The KL's weight: Bayes by Backprop's 2^(M-i) / (2^M - 1) over the M batches of an epoch, for KSN and BNN alike. "
-    "The paper refers to that protocol and prints no weight; KL / N in every batch underfits.",
+    "The KL's weight: min(1, N / number of weights), for KSN and BNN alike. The paper refers to Bayes by Backprop and "
+    "prints no weight. KL / N underfits. Bayes by Backprop's own 2^(M-i) / (2^M - 1) over the M batches of an epoch is "
+    "`--kl blundell`: it throws Adam back at the start of each epoch.",
     "Seeds: C_pip = ceil(delta C_f) as printed, so at delta .25 the ten-class head has rank 3; Glorot's start.",
     "VOGN is trained with Vadam, as in the paper, at a rate of 1e-2 instead of 1e-3 and with noise of .01 at the "
     "start. † Its softmax is applied once. The paper's NLL and calibration of VOGN lie where a softmax applied twice "
@@ -23,8 +24,8 @@ NOTES: tuple[str, ...] = (
 )
 
 OWN_DEFAULTS = (
-    "With this library's own defaults: seeds of at least 16 channels that start at the plain network's weights, the KL "
-    f"weighted by min(1, N / number of weights), BatchNorm re-estimated for each draw from "
+    "With this library's own defaults: seeds of at least 16 channels that start at the plain network's weights, the "
+    "KL's weight as above, BatchNorm re-estimated for each draw from "
     f"{NETWORKS['ours-bnn'].recalibrate:,} training images. KSN and BNN get the same care."
 )
 

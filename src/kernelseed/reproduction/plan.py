@@ -48,7 +48,7 @@ class Row:
 
 
 # What the paper prints of its start and prior, and what it must have used besides: see `notes`.
-SIGMA_AND_KL = {"rho_offset": -5.0, "kl": "blundell", "prior": "paper"}
+SIGMA_AND_KL: dict[str, Any] = {"rho_offset": -5.0, "kl": "automatic", "prior": "paper"}
 SEEDS = {"min_rank": 1, "init": "glorot"}
 
 
@@ -132,6 +132,8 @@ class Plan:
                   2 and 10 epochs, for two cores
     networks      names of `NETWORKS`; None: all
     seeds         how many, from 0 on
+    kl            the KL's weight in the paper's rows of KSN and BNN, as these methods take it; results with any but the
+                  first choice are kept apart, in `PRESET-KL/DATA`
     vogn_samples  draws a step; the paper's ten make VOGN ten times as slow as any other row
     machine       what else a `Config` takes about the machine: precision, devices, nodes, accelerator, strategy
 
@@ -143,6 +145,7 @@ class Plan:
     preset: str = "paper"
     networks: Sequence[str] | None = None
     seeds: int = 1
+    kl: str = SIGMA_AND_KL["kl"]
     vogn_samples: int = 10
     augment: bool = False
     machine: dict[str, Any] = field(default_factory=dict)
@@ -160,7 +163,12 @@ class Plan:
     @property
     def folder(self) -> str:
         """Where its files are, below the folder of all of them."""
-        return f"{self.preset}/{self.data}"
+        return f"{self.variant}/{self.data}"
+
+    @property
+    def variant(self) -> str:
+        """The preset, and the KL's weight if it is another."""
+        return self.preset if self.kl == SIGMA_AND_KL["kl"] else f"{self.preset}-{self.kl}"
 
     def runs(self) -> list[Run]:
         """Every training, all networks at the first seed before any at the second."""
@@ -180,6 +188,8 @@ class Plan:
 
     def _config(self, network: Network, seed: int) -> Config:
         options = dict(network.options)
+        if "kl" in options:
+            options["kl"] = self.kl
         if network.method == "vadam":
             options["samples"] = self.vogn_samples
         return Config(
