@@ -136,7 +136,7 @@ def in_short() -> str:
     shown = reproduced("paper", "fashion-mnist")
     lines = [line for line in shown.lines if line.row.name in SHORT]
     parts = (markdown_lines(lines), "With this library's own defaults:", markdown_lines(shown.own_lines))
-    return "\n\n".join((*parts, " ".join(shown.remarks[:1])))
+    return "\n\n".join((*parts, " ".join(shown.remarks)))
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
