@@ -46,13 +46,15 @@ def draw(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Se
             _panel(axis, table(name, results.get(name, {})))
         for model, (colour, marker) in SERIES.items():
             axes[0].plot([], [], marker, color=colour, ls="none", label=model)
-        figure.legend(loc="outside lower center", ncols=len(SERIES), frameon=False, fontsize=8, handletextpad=0.1)
+        figure.legend(loc="outside lower center", ncols=len(SERIES), frameon=False, fontsize=8, handletextpad=0.1,
+                      title="hollow: the paper; filled: ours; with a black rim: this library's own defaults",
+                      title_fontsize=8)  # fmt: skip
         return figure
 
 
 def _panel(axis: Axes, shown: Table) -> None:
     axis.set_title(shown.title, loc="left")
-    axis.set_xlabel("parameters, millions (hollow: the paper; filled: ours; rimmed: own defaults)", fontsize=8)
+    axis.set_xlabel("parameters, millions")
     axis.set_ylabel("accuracy")
     for model in SERIES:
         lines = [line for line in shown.lines if line.row.model == model and line.row.name != "Baseline DR"]
