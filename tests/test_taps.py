@@ -6,11 +6,11 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import kernelseed as ks
 from kernelseed.models import resnet18
-from kernelseed.taps import TrimmedConv2d, live_taps, trim
+from kernelseed.taps import TrimmedConv2d, by_position, live_taps, trim, windows
 
 SETTINGS = list(itertools.product((1, 2, 5), (1, 2, 3), (1, 2, 3), (0, 1, 3), (1, 2)))
 
@@ -33,6 +33,41 @@ def test_same_output_and_gradients(extent, taps, stride, padding, dilation):
     torch.testing.assert_close(pixels[1].grad, pixels[0].grad)
     torch.testing.assert_close(trimmed.weight.grad, plain.weight.grad)
     torch.testing.assert_close(trimmed.bias.grad, plain.bias.grad)
+
+
+@pytest.mark.parametrize(("extent", "taps", "stride", "padding", "dilation"), SETTINGS)
+def test_by_position_is_the_convolution(extent, taps, stride, padding, dilation):
+    across = windows(extent + 1, taps, stride, padding, dilation)
+    down = windows(extent, taps, stride, padding, dilation)
+    if not down:
+        return
+    torch.manual_seed(0)
+    operands = torch.randn(2, 3, extent, extent + 1), torch.randn(4, 3, taps, taps), torch.randn(4)
+    references = [operand.double().requires_grad_() for operand in operands]
+    operands = [operand.double().requires_grad_() for operand in operands]
+    expected = F.conv2d(*references, stride, padding, dilation)
+    output = by_position(*operands, down, across)
+    torch.testing.assert_close(output, expected)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    for operand, reference in zip(operands, references, strict=True):
+        torch.testing.assert_close(operand.grad, reference.grad)
+
+
+@pytest.mark.parametrize(
+    ("batch", "extent", "groups", "products"),
+    [(64, 2, 1, 4), (64, 1, 1, 1), (64, 3, 1, 0), (63, 2, 1, 0), (64, 2, 2, 0)],
+)
+def test_products_for_few_positions_and_a_large_batch(batch, extent, groups, products, monkeypatch):
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 4, 3, padding=1, groups=groups)
+    x = torch.randn(batch, 2, extent, extent)
+    expected = layer(x)
+    seen = []
+    multiply = Tensor.__matmul__
+    monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: seen.append(b.shape) or multiply(a, b))
+    torch.testing.assert_close(trim(layer)(x), expected)
+    assert len(seen) == products
 
 
 @pytest.mark.parametrize(("extent", "taps", "stride", "padding", "dilation"), SETTINGS)

@@ -1,14 +1,16 @@
-"""Kernel taps that only ever meet padding: on small pictures most of a deep layer's taps do, and need not be run."""
+"""Convolutions of pictures hardly larger than the kernel, where most of the work is with padding and need not be done."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 Model = TypeVar("Model", bound=nn.Module)
+Windows = list[tuple[slice, slice]]
 
 
 class TrimmedConv2d(nn.Conv2d):
@@ -35,12 +37,55 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`torch.conv2d` without the void taps."""
+    """`torch.conv2d` without the void taps, and by matrix products where that is faster."""
     if not isinstance(padding, str):
-        axes = zip(input.shape[-2:], weight.shape[-2:], _pair(stride), _pair(padding), _pair(dilation), strict=True)
+        strides, dilations = _pair(stride), _pair(dilation)
+        axes = zip(input.shape[-2:], weight.shape[-2:], strides, _pair(padding), dilations, strict=True)
         (rows, top), (columns, left) = (live_taps(*axis) for axis in axes)
         weight, padding = weight[:, :, rows, columns], (top, left)
+        axes = zip(input.shape[-2:], weight.shape[-2:], strides, padding, dilations, strict=True)
+        down, across = (windows(*axis) for axis in axes)
+        if groups == 1 and input.dim() == 4 and len(input) >= BATCH and 0 < len(down) * len(across) <= POSITIONS:
+            return by_position(input, weight, bias, down, across)
     return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+# Measured: below, the copies of the weight take longer than they save.
+BATCH, POSITIONS = 64, 4
+
+
+def by_position(input: Tensor, weight: Tensor, bias: Tensor | None, down: Windows, across: Windows) -> Tensor:
+    """A convolution as one matrix product for each output position: what it sees, times the taps that meet it.
+
+    down, across  the windows of the output's rows and columns
+
+    A 3 x 3 convolution of four pixels with padding multiplies zeros in five of nine cases; these products in none, and
+    their backward pass is made of matrix products too.
+    """
+    pixels = input.permute(0, 2, 3, 1).contiguous()  # channels last: a window is copied by whole rows of channels
+    taps = weight.permute(2, 3, 1, 0).contiguous()
+    outputs = [
+        pixels[:, rows, columns].flatten(1) @ taps[tap_rows, tap_columns].flatten(0, 2)
+        for rows, tap_rows in down
+        for columns, tap_columns in across
+    ]
+    output = torch.stack(outputs, 1).unflatten(1, (len(down), len(across)))
+    return (output if bias is None else output + bias).permute(0, 3, 1, 2)
+
+
+def windows(extent: int, taps: int, stride: int, padding: int, dilation: int) -> Windows:
+    """Along one axis, for each output position: the pixels that it sees, and the taps that meet them.
+
+    >>> windows(extent=2, taps=3, stride=1, padding=1, dilation=1)
+    [(slice(0, 2, 1), slice(1, 3, None)), (slice(0, 2, 1), slice(0, 2, None))]
+    """
+    found = []
+    for start in range(-padding, extent + padding - dilation * (taps - 1), stride):
+        first = max(0, -(start // dilation))  # rounded up
+        stop = max(first, min(taps, -((start - extent) // dilation)))
+        pixel = start + first * dilation
+        found.append((slice(pixel, pixel + (stop - first) * dilation, dilation), slice(first, stop)))
+    return found
 
 
 def live_taps(extent: int, taps: int, stride: int, padding: int, dilation: int) -> tuple[slice, int]:
@@ -52,19 +97,17 @@ def live_taps(extent: int, taps: int, stride: int, padding: int, dilation: int) 
     (slice(0, 3, None), 1)
     """
     everything = slice(0, taps), padding
-    last = extent + 2 * padding - dilation * (taps - 1) - 1
-    if last < 0:  # the kernel does not fit: the convolution says so itself
-        return everything
-    starts = range(-padding, last - padding + 1, stride)
-    live = [tap for tap in range(taps) if any(0 <= start + tap * dilation < extent for start in starts)]
+    positions = windows(extent, taps, stride, padding, dilation)  # none if the kernel does not fit
+    live = [seen for _, seen in positions if seen.stop > seen.start]
     if not live:
         return everything
-    before = padding - live[0] * dilation
-    after = starts[-1] + live[-1] * dilation + 1 - extent
+    first, stop = min(seen.start for seen in live), max(seen.stop for seen in live)
+    before = padding - first * dilation
+    after = (len(positions) - 1) * stride - padding + (stop - 1) * dilation + 1 - extent
     # A convolution pads both sides alike; what it would round away at the far end by its stride may be more.
     if before < 0 or not after <= before < after + stride:
         return everything
-    return slice(live[0], live[-1] + 1), before
+    return slice(first, stop), before
 
 
 def trim(model: Model) -> Model:
