@@ -1,4 +1,4 @@
-"""Convolutions of pictures hardly larger than the kernel, where most of the work is with padding and need not be done."""
+"""Convolutions of pictures hardly larger than the kernel, where most of the work is done on padding."""
 
 from __future__ import annotations
 
