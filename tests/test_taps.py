@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import kernelseed as ks
 from kernelseed.models import resnet18
-from kernelseed.taps import TrimmedConv2d, by_position, live_taps, trim, windows
+from kernelseed.taps import TrimmedConv2d, by_position, conv2d, live_taps, trim, windows
 
 SETTINGS = list(itertools.product((1, 2, 5), (1, 2, 3), (1, 2, 3), (0, 1, 3), (1, 2)))
 
@@ -70,6 +70,19 @@ def test_products_for_few_positions_and_a_large_batch(batch, extent, groups, pro
     assert len(seen) == products
 
 
+def test_products_for_many_draws_at_once():
+    weights, x = torch.randn(3, 5, 2, 3, 3), torch.randn(64, 2, 2, 2)
+    together = torch.func.vmap(lambda weight: conv2d(x, weight, padding=1))(weights)
+    torch.testing.assert_close(together, torch.stack([F.conv2d(x, weight, padding=1) for weight in weights]))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_products_lay_their_output_out_as_the_convolution_does(layout):
+    layer = nn.Conv2d(3, 5, 3, padding=1)
+    x = torch.randn(64, 3, 2, 2).to(memory_format=layout)
+    assert trim(copy.deepcopy(layer))(x).stride() == layer(x).stride()
+
+
 @pytest.mark.parametrize(("extent", "taps", "stride", "padding", "dilation"), SETTINGS)
 def test_leaves_out_only_what_has_no_gradient(extent, taps, stride, padding, dilation):
     if extent + 2 * padding < dilation * (taps - 1) + 1:
@@ -98,16 +111,18 @@ def test_other_paddings_run_whole(options):
     assert torch.equal(trim(copy.deepcopy(plain))(x), plain(x))
 
 
-@pytest.mark.parametrize("method", ["baseline", "ksn", "bnn"])
-def test_a_network_trains_alike(method):
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("method", ["baseline", "ksn", "fksn", "bnn"])
+def test_a_network_trains_alike(method, layout):
     made = ks.methods.make(method)
-    x, y = torch.randn(4, 1, 28, 28), torch.arange(4)
+    torch.manual_seed(10)  # no activation is so near zero that rounding turns it off
+    x, y = torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
     losses, gradients = [], []
-    for change in (lambda model: model, trim):
+    for change, pictures in ((lambda model: model, x), (trim, x.to(memory_format=layout))):
         torch.manual_seed(0)
         net = made.build(change(resnet18(10, 1, width=8)))
         torch.manual_seed(1)
-        terms = made.terms(net, x, y, ks.schedules.Moment(0, 100))
+        terms = made.terms(net, pictures, y, ks.schedules.Moment(0, 100))
         terms.loss.backward()
         losses.append(terms.nll)
         gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]))

@@ -70,7 +70,9 @@ def by_position(input: Tensor, weight: Tensor, bias: Tensor | None, down: Window
         for columns, tap_columns in across
     ]
     output = torch.stack(outputs, 1).unflatten(1, (len(down), len(across)))
-    return (output if bias is None else output + bias).permute(0, 3, 1, 2)
+    output = (output if bias is None else output + bias).permute(0, 3, 1, 2)
+    # Laid out as the convolution would: a model may take a `view` of it.
+    return output if input.stride(1) == 1 else output.contiguous()
 
 
 def windows(extent: int, taps: int, stride: int, padding: int, dilation: int) -> Windows:

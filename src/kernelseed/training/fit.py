@@ -65,8 +65,9 @@ def train(
         described = describe(method.posterior(net, method.optimizer(net, len(data.train))))
         RunFolder.create(out, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
     module = Training(
-        net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip
-    )
+        net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip,
+        layout=config.layout,
+    )  # fmt: skip
     _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
     if module.global_rank != 0:
         return {}

@@ -21,7 +21,15 @@ class Training(L.LightningModule):
     """A method's training steps. Manual optimisation, because some methods draw and differentiate by themselves."""
 
     def __init__(
-        self, net: nn.Module, method: Method, *, num_data: int, num_batches: int, seed: int, clip: float | None
+        self,
+        net: nn.Module,
+        method: Method,
+        *,
+        num_data: int,
+        num_batches: int,
+        seed: int,
+        clip: float | None,
+        layout: torch.memory_format = torch.contiguous_format,
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -31,6 +39,7 @@ class Training(L.LightningModule):
         self.num_batches = num_batches
         self.seed = seed
         self.clip = clip
+        self.layout = layout
         self.draws: list[Any] = []
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -44,10 +53,12 @@ class Training(L.LightningModule):
         optimizer = self.optimizers()
         engine = Engine(self.manual_backward, lambda: self._clip(optimizer))
         moment = Moment(step, self.num_data, num_batches=self.num_batches)
-        terms = self.method.step(self.net, optimizer, *batch, moment, engine)
+        x, y = batch
+        x = x.to(memory_format=self.layout)  # every layer after keeps to it
+        terms = self.method.step(self.net, optimizer, x, y, moment, engine)
         self.log_dict(
             {"loss": terms.loss.detach(), "nll": terms.nll, "kl": terms.kl / self.num_data},
-            prog_bar=True, on_step=True, on_epoch=True, batch_size=len(batch[1]), sync_dist=True,
+            prog_bar=True, on_step=True, on_epoch=True, batch_size=len(y), sync_dist=True,
         )  # fmt: skip
 
     def on_validation_epoch_start(self) -> None:
