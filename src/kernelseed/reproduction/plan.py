@@ -129,7 +129,7 @@ class Plan:
     """A table, and how much of it to run.
 
     preset        "paper": ResNet-18 at full width, 5 epochs on the 28 x 28 sets and 100 on CIFAR; "small": width 16,
-                  2 and 10 epochs, for two cores
+                  2 and 5 epochs, for two cores
     networks      names of `NETWORKS`; None: all
     seeds         how many, from 0 on
     kl            the KL's weight in the paper's rows of KSN and BNN, as these methods take it; results with any but the
@@ -201,7 +201,7 @@ class Plan:
     def epochs(self) -> int:
         """By data set and preset."""
         cifar = self.data.startswith("cifar")
-        return {("paper", False): 5, ("paper", True): 100, ("small", False): 2, ("small", True): 10}[self.preset, cifar]
+        return {("paper", False): 5, ("paper", True): 100, ("small", False): 2, ("small", True): 5}[self.preset, cifar]
 
 
 def _require(argument: str, value: str, allowed: tuple[str, ...]) -> None:
