@@ -87,12 +87,14 @@ def steps(count):
 
 
 def taps(count):
-    """Training steps with and without the taps that only meet padding."""
+    """Training steps with and without the work on padding, and with channels last."""
     x, y = subjects.batch()
+    last = x.to(memory_format=torch.channels_last)
     named = {}
     for name, step in (("plain", subjects.plain), ("KSN .25", subjects.ksn), ("BNN", subjects.bnn)):
         named[name], named[f"{name}, trimmed"] = step(x, y), step(x, y, trimmed=True)
-    return rounds(named, count, "void taps")
+        named[f"{name}, trimmed, channels last"] = step(last, y, trimmed=True)
+    return rounds(named, count, "small pictures")
 
 
 def steps_bf16(count):
