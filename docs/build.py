@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelseed.reproduction import Table, read_results
+from kernelseed.reproduction import DATA, Plan, Table, read_results
 from kernelseed.reproduction import table as paper_table
 from kernelseed.reproduction.claims import claims_markdown
 from kernelseed.reproduction.render import markdown, markdown_lines, notes_markdown
+from kernelseed.reproduction.tables import METRICS, short
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md")
-METRICS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓"}
 
 
 def read(path: str) -> Any:
@@ -37,8 +37,8 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 def came_from(result: dict[str, Any], path: str, command: str) -> str:
     versions = result["versions"]
     return (
-        f"From [`{path}`]({path}), made by `{command}` at commit {result['commit'][:7]} with torch {versions['torch']} "
-        f"on an {result['processor']}, {result['threads']} threads."
+        f"From [`{path}`]({path}), made by `{command}` at commit {short(result['commit'])} with torch "
+        f"{versions['torch']} on an {result['processor']}, {result['threads']} threads."
     )
 
 
@@ -115,12 +115,29 @@ def reproduced(preset: str, data: str) -> Table:
 def reproduction(preset: str, data: str) -> Callable[[], str]:
     def build() -> str:
         folder = f"results/{preset}/{data}"
-        command = f"kernelseed reproduce {data} --preset {preset} --results results"
+        command = reproducing(preset, data)
         if not (ROOT / folder).is_dir():
             return f"Not run yet: `{command}`."
         return f"{markdown(reproduced(preset, data))} From [`{folder}`](../{folder}), made by `{command}`."
 
     return build
+
+
+def reproducing(variant: str, data: str) -> str:
+    """The command that makes the result files of a table again."""
+    results = read_results(ROOT / "results" / variant / data)
+    preset, _, kl = variant.partition("-")
+    plan = Plan(data, preset, **({"kl": kl} if kl else {}))
+    words = ["kernelseed reproduce", data, "--preset", preset]
+    if kl:
+        words += ["--kl", kl]
+    if results and {run.network for run in plan.runs()} != set(results):
+        words += ["--rows", ",".join(results)]
+    for samples in {found["config"]["options"]["samples"] for found in results.get("vogn", ())}:
+        words += ["--vogn-samples", str(samples)]
+    if (seeds := max(map(len, results.values()), default=1)) > 1:
+        words += ["--seeds", str(seeds)]
+    return " ".join([*words, "--results results"])
 
 
 def with_blundells_weight() -> str:
@@ -142,12 +159,14 @@ def in_short() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
     "in_short": in_short,
-    "reproduction_notes": notes_markdown,
+    "reproduction_notes": lambda: notes_markdown(reproduced("paper", "fashion-mnist")),
     "reproduction_fashion": reproduction("paper", "fashion-mnist"),
     "reproduction_mnist": reproduction("paper", "mnist"),
     "reproduction_cifar10": reproduction("small", "cifar10"),
     "reproduction_blundell": with_blundells_weight,
-    "reproduction_claims": lambda: claims_markdown(reproduced("paper", "fashion-mnist")),
+    "reproduction_claims": lambda: claims_markdown(
+        [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
+    ),
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
     "taps": bench("taps", "ms", "training step, float32", "of plain"),

@@ -10,14 +10,16 @@ import typer
 from rich.markup import escape
 
 from kernelseed.cli.datasets import DataDir
-from kernelseed.cli.show import complain, console, narrow_table, print_json, say
+from kernelseed.cli.show import console, narrow_table, print_json, say
 from kernelseed.files import write_text
 from kernelseed.reproduction import DATA, NETWORKS, PRESETS, Plan, Table, collected, table
 from kernelseed.reproduction import reproduce as run_plan
 from kernelseed.reproduction.claims import claims_markdown
-from kernelseed.reproduction.notes import MARKS, NOTES, OWN_DEFAULTS
+from kernelseed.reproduction.notes import MARKS, OWN_DEFAULTS
 from kernelseed.reproduction.render import HEADING, RICH, latex, markdown, notes_markdown
 from kernelseed.reproduction.tables import Line
+
+TABLES = ("table.md", "table.tex")
 
 
 def reproduce(
@@ -60,31 +62,35 @@ def reproduce(
         found = run_plan(
             plan, out, results=results, data_dir=data_dir, progress=not (quiet or json),
             tell=(lambda line: None) if quiet else (lambda line: say(f"[bold]{escape(line)}[/]")),
+            keep=lambda found: _write(table(data, found), out / plan.folder),
         )  # fmt: skip
     except KeyboardInterrupt:
-        complain("stopped; the same command goes on from here")
+        say("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
     if not found:  # another rank reports
         return
+    every = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
+    figures = _figure(every, out / plan.variant / "figure-3")
     if json:
         return print_json(found)
-    shown = table(data, found)
-    folder = out / plan.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    page = (f"# {shown.title}", markdown(shown), "## The paper's conclusions", claims_markdown(shown), notes_markdown())
-    write_text(folder / "table.md", "\n\n".join(page) + "\n")
-    write_text(folder / "table.tex", latex(shown))
-    _print(shown)
-    every = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
-    written = [folder / "table.md", folder / "table.tex", *_figure(every, out / plan.variant / "figure-3")]
-    for path in written:
+    _print(table(data, found))
+    for path in (*(out / plan.folder / name for name in TABLES), *figures):
         console.print(f"Wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+
+
+def _write(shown: Table, folder: Path) -> None:
+    """The table as it stands, in both of its files."""
+    claims = ("## The paper's conclusions", claims_markdown([shown]))
+    pages = ("\n\n".join((f"# {shown.title}", markdown(shown), *claims, notes_markdown(shown))) + "\n", latex(shown))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, page in zip(TABLES, pages, strict=True):
+        write_text(folder / name, page)
 
 
 def _print(shown: Table) -> None:
     for title, lines in ((shown.title, shown.lines), (OWN_DEFAULTS, shown.own_lines)):
         console.print(_rich_table(title, lines))
-    for note in (*shown.remarks, "The paper's number is below ours. " + MARKS, *NOTES):
+    for note in (*shown.remarks, "The paper's number is below ours. " + MARKS, *shown.notes):
         console.print(f"· {escape(note)}", highlight=False)
 
 

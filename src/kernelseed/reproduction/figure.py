@@ -86,13 +86,23 @@ def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: boo
     )
 
 
+def points(figure: Figure) -> str:
+    """Every point of a figure as text, a line for each panel."""
+    panels = (
+        (axis.get_title(loc="left"), [point for line in axis.lines for point in line.get_xydata().tolist()])  # type: ignore[union-attr]
+        for axis in figure.axes
+    )
+    return "\n".join(f"{title}: " + " ".join(f"({x:.2f}M, {y:.4f})" for x, y in there) for title, there in panels)
+
+
 def write(figure: Figure, stem: Path) -> list[Path]:
-    """As `stem`.svg and `stem`.png; the same figure gives the same bytes."""
+    """As `stem`.svg, which holds its points as text too, and `stem`.png; the same figure gives the same bytes."""
     import matplotlib as mpl
 
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
     for path in paths:
         with whole_or_nothing(path) as scratch, mpl.rc_context(STYLE):
             kind = path.suffix[1:]
-            figure.savefig(scratch, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+            metadata = {"Date": None, "Description": points(figure)} if kind == "svg" else None
+            figure.savefig(scratch, format=kind, dpi=160, metadata=metadata)
     return paths

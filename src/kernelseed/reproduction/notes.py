@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from kernelseed.reproduction.plan import NETWORKS
+from kernelseed.reproduction.plan import BATCH_SIZE, NETWORKS
+
+KL_WEIGHTS = {
+    "automatic": "min(1, N / number of weights)",
+    "blundell": "Bayes by Backprop's 2^(M-i) / (2^M - 1) over the M batches of an epoch",
+    "uniform": "1, so that the loss is the evidence lower bound itself",
+}
 
 NOTES: tuple[str, ...] = (
-    "Not printed in the paper, chosen here: batch size 128, no augmentation, Adam; torchvision's stem on MNIST and "
-    "Fashion-MNIST, which their baselines fit, and a 3x3 stem without pooling on CIFAR.",
-    "Where sigma starts: the paper names no offset, but a rho that starts at 0 is a sigma of .69, and the network "
-    "then stays at chance. KSN and BNN both start at rho = -5 here, a sigma of .0067.",
-    "The KL's weight: min(1, N / number of weights), for KSN and BNN alike. The paper refers to Bayes by Backprop and "
-    "prints no weight. KL / N underfits. Bayes by Backprop's own 2^(M-i) / (2^M - 1) over the M batches of an epoch is "
-    "`--kl blundell`: it throws Adam back at the start of each epoch.",
-    "Seeds: C_pip = ceil(delta C_f) as printed, so at delta .25 the ten-class head has rank 3; Glorot's start.",
+    f"Not printed in the paper, chosen here: batches of {BATCH_SIZE}, {{augmentation}}, Adam; torchvision's stem on "
+    "MNIST and Fashion-MNIST, which their baselines fit, and a 3x3 stem without pooling on CIFAR.",
+    "Where sigma starts: the paper names no offset, but a rho that starts at 0 is a sigma of .69, many times a weight. "
+    "KSN and BNN both start at rho = -5 here, a sigma of .0067.",
+    "The KL's weight in KSN and BNN: {weight}. The paper refers to Bayes by Backprop and prints none. Another is "
+    "`--kl`, for example `--kl blundell`, which are Bayes by Backprop's own.",
+    "Seeds: C_pip = ceil(delta C_f), so at delta .25 the ten-class head has rank 3; Glorot's start.",
     "VOGN is trained with Vadam, as in the paper, at a rate of 1e-2 instead of 1e-3 and with noise of .01 at the "
     "start. † Its softmax is applied once. The paper's NLL and calibration of VOGN lie where a softmax applied twice "
     "puts them, and can't be compared; accuracies can.",
@@ -23,10 +28,19 @@ NOTES: tuple[str, ...] = (
     "draws that they do not fit.",
 )
 
+
+def notes(kl: str, augment: bool) -> list[str]:
+    """What is to be read beside a table whose rows were trained with this weight of the KL, augmented or not."""
+    weight = KL_WEIGHTS.get(kl, kl)
+    augmentation = "random crops and flips" if augment else "no augmentation"
+    return [note.format(weight=weight, augmentation=augmentation) for note in NOTES]
+
+
 OWN_DEFAULTS = (
     "With this library's own defaults: seeds of at least 16 channels that start at the plain network's weights, the "
-    "KL's weight as above, BatchNorm re-estimated for each draw from "
-    f"{NETWORKS['ours-bnn'].recalibrate:,} training images. KSN and BNN get the same care."
+    "KL's weight min(1, N / number of weights), BatchNorm re-estimated for each draw from "
+    f"{NETWORKS['ours-bnn'].recalibrate:,} training images. KSN and BNN get the same care. At that "
+    "weight of the KL, BNN's training is the one above, and the last of these is all that differs."
 )
 
 MARKS = (

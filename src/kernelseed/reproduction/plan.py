@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernelseed.methods import METHODS
@@ -13,6 +13,8 @@ from kernelseed.training import Config, ConfigError
 DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 DELTAS = (1.0, 0.75, 0.5, 0.25)
 PRESETS = ("paper", "small")
+BATCH_SIZE = 128
+"""Of all processes together."""
 OURS = "ours-"
 """How the networks of this library's own defaults are named; they are no rows of the paper."""
 
@@ -75,7 +77,7 @@ NETWORKS: dict[str, Network] = {
     "fksn-0.5": _fksn(0.5),
     "ksn-0.5": _ksn(0.5),
     "ksn-0.75": _ksn(0.75),
-    "vogn": Network("vadam", {"samples": 10}, cost=10),
+    "vogn": Network("vadam", {"samples": 10}),
 }
 
 ROWS: tuple[Row, ...] = (
@@ -123,6 +125,11 @@ class Run:
         samples = self.config.options.get("samples")
         return NETWORKS[self.network].cost if samples is None else 1.1 * samples
 
+    def trains_as(self, other: Run) -> bool:
+        """Whether both are one training, tested in two ways: BatchNorm's statistics are re-estimated afterwards."""
+        mine, theirs = (replace(run.config, options={}, recalibrate=0) for run in (self, other))
+        return mine == theirs and self.config.build_method() == other.config.build_method()
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -130,10 +137,11 @@ class Plan:
 
     preset        "paper": ResNet-18 at full width, 5 epochs on the 28 x 28 sets and 100 on CIFAR; "small": width 16,
                   2 and 5 epochs, for two cores
-    networks      names of `NETWORKS`; None: all
+    networks      names of `NETWORKS`; None: all, or with another `kl` those that have one
     seeds         how many, from 0 on
     kl            the KL's weight in the paper's rows of KSN and BNN, as these methods take it; results with any but the
                   first choice are kept apart, in `PRESET-KL/DATA`
+    augment       random crops and flips; results are kept apart, in `PRESET-augmented/DATA`
     vogn_samples  draws a step; the paper's ten make VOGN ten times as slow as any other row
     machine       what else a `Config` takes about the machine: precision, devices, nodes, accelerator, strategy
 
@@ -159,6 +167,11 @@ class Plan:
             raise ConfigError(f"rows is empty; allowed are {', '.join(NETWORKS)}.")
         if self.seeds < 1:
             raise ConfigError(f"seeds is {self.seeds}; it is how many seeds to run: at least 1.")
+        if BATCH_SIZE % self.processes:
+            raise ConfigError(
+                f"devices times nodes is {self.processes}, which does not divide the batch of {BATCH_SIZE} images that "
+                "they share; choose a number that does."
+            )
 
     @property
     def folder(self) -> str:
@@ -167,24 +180,33 @@ class Plan:
 
     @property
     def variant(self) -> str:
-        """The preset, and the KL's weight if it is another."""
-        return self.preset if self.kl == SIGMA_AND_KL["kl"] else f"{self.preset}-{self.kl}"
+        """The preset, and what else differs from the tables' setting."""
+        others = {self.kl: self.kl != SIGMA_AND_KL["kl"], "augmented": self.augment}
+        return "-".join([self.preset, *(name for name, differs in others.items() if differs)])
+
+    @property
+    def processes(self) -> int:
+        """How many train one network together."""
+        processes: int = self.machine.get("devices", 1) * self.machine.get("nodes", 1)
+        return processes
 
     def runs(self) -> list[Run]:
         """Every training, all networks at the first seed before any at the second."""
-        wanted = set(self.networks or (name for name in NETWORKS if name not in self.left_out()))
-        return [
-            Run(name, self._config(network, seed))
-            for seed in range(self.seeds)
-            for name, network in NETWORKS.items()
-            if name in wanted
-        ]
+        wanted = self.networks or [name for name in self._everything() if name not in self.left_out()]
+        return [self.run(name, seed) for seed in range(self.seeds) for name in NETWORKS if name in wanted]
+
+    def run(self, network: str, seed: int) -> Run:
+        """One training, wanted or not."""
+        return Run(network, self._config(NETWORKS[network], seed))
 
     def left_out(self) -> list[str]:
         """Networks that a plan for all of them can't have on several devices: they train in one process."""
-        if self.networks or self.machine.get("devices", 1) * self.machine.get("nodes", 1) == 1:
+        if self.networks or self.processes == 1:
             return []
-        return [name for name, network in NETWORKS.items() if not METHODS[network.method].distributed]
+        return [name for name in self._everything() if not METHODS[NETWORKS[name].method].distributed]
+
+    def _everything(self) -> list[str]:
+        return [name for name, network in NETWORKS.items() if self.kl == SIGMA_AND_KL["kl"] or "kl" in network.options]
 
     def _config(self, network: Network, seed: int) -> Config:
         options = dict(network.options)
@@ -194,7 +216,8 @@ class Plan:
             options["samples"] = self.vogn_samples
         return Config(
             data=self.data, method=network.method, options=options, width=64 if self.preset == "paper" else 16,
-            epochs=self.epochs, seed=seed, recalibrate=network.recalibrate, augment=self.augment, **self.machine,
+            epochs=self.epochs, batch_size=BATCH_SIZE // self.processes, seed=seed, recalibrate=network.recalibrate,
+            augment=self.augment, **self.machine,
         )  # fmt: skip
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from kernelseed.reproduction.notes import MARKS, NOTES, OWN_DEFAULTS
+from kernelseed.reproduction.notes import MARKS, OWN_DEFAULTS
 from kernelseed.reproduction.tables import BETTER, INCOMPARABLE, METRICS, WORSE, Cell, Line, Table
 
 HEADING = ("Model", "δ", "DR", "Params", "RS", *METRICS.values())
@@ -23,6 +24,7 @@ class Writing:
     """Between ours and the paper's."""
     marks: dict[str, str]
     plus_minus: str = "±"
+    """Before the spread over seeds."""
 
     def cells(self, line: Line) -> list[str]:
         """A line, column by column."""
@@ -40,7 +42,7 @@ class Writing:
         ours = None
         if cell.ours is not None:
             spread = "" if cell.spread is None else f"{self.plus_minus}{cell.spread:.4f}"
-            ours = self._bold(f"{cell.ours:.4f}{spread}", cell.best) + self.marks[cell.mark]
+            ours = self._bold(f"{cell.ours:.4f}", cell.best) + self.marks[cell.mark] + spread
         return self._pair(ours, self._bold(f"{cell.paper:.4f}", cell.paper_best))
 
     def _bold(self, text: str, bold: bool) -> str:
@@ -51,8 +53,9 @@ class Writing:
 
 
 MARKDOWN = Writing(("**", "**"), ("(", ")"), " ", {mark: mark for mark in ("", BETTER, WORSE, INCOMPARABLE)})
-# Two lines a cell, so that a table fits into a terminal; a blank where there is no mark keeps digits in line.
-RICH = Writing(("[bold]", "[/]"), ("[dim]", " [/]"), "\n", {**MARKDOWN.marks, "": " "})
+# Lines below each other in a cell, so that a table fits into a terminal; a blank where there is no mark keeps digits in
+# line.
+RICH = Writing(("[bold]", "[/]"), ("[dim]", " [/]"), "\n", {**MARKDOWN.marks, "": " "}, "\n±")
 LATEX = Writing(
     (r"\textbf{", "}"),
     (r"{\tiny(", ")}"),
@@ -74,9 +77,9 @@ def markdown_lines(lines: list[Line]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def notes_markdown() -> str:
-    """What holds for every table, as a list."""
-    return "\n".join(f"- {note}" for note in (MARKS, *NOTES))
+def notes_markdown(table: Table) -> str:
+    """How to read a table, as a list."""
+    return "\n".join(f"- {note}" for note in (MARKS, *table.notes))
 
 
 def latex(table: Table) -> str:
@@ -105,7 +108,7 @@ def latex(table: Table) -> str:
         rf"\caption{{{table.title}. {_escaped(said)}}}",
         r"\end{table}",
         r"\begin{itemize}",
-        *(rf"\item {_escaped(note)}" for note in NOTES),
+        *(rf"\item {_escaped(note)}" for note in table.notes),
         r"\end{itemize}",
     ]
     return "\n".join(parts) + "\n"
@@ -115,6 +118,6 @@ def _escaped(text: str) -> str:
     symbols = {"%": r"\%", "_": r"\_", "&": r"\&", "^": r"\textasciicircum{}"}
     signs = {"δ": r"$\delta$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
     marks = {mark: written for mark, written in LATEX.marks.items() if mark}
-    for plain, written in {**symbols, **signs, **marks}.items():
+    for plain, written in {**symbols, **signs, **marks, "±": LATEX.plus_minus}.items():
         text = text.replace(plain, written)
-    return text
+    return re.sub("`(.*?)`", lambda code: rf"\texttt{{{code[1].replace('-', '{-}')}}}", text)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelseed.files import StorageError, read_json, write_json
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
-from kernelseed.training import RunFolder
+from kernelseed.training import Config, RunFolder
 
 Result = dict[str, Any]
-MACHINE = ("devices", "nodes", "accelerator", "strategy")
-"""Settings that a run may be finished with elsewhere: they are not what its numbers are about."""
+MACHINE = ("devices", "nodes", "accelerator", "strategy", "batch_size")
+"""Settings in which finished runs may differ, as long as all processes together share the same batch."""
 
 
 def reproduce(
@@ -23,6 +23,7 @@ def reproduce(
     data_dir: str | Path | None = None,
     progress: bool = True,
     tell: Callable[[str], Any] = lambda line: None,
+    keep: Callable[[dict[str, list[Result]]], Any] = lambda found: None,
 ) -> dict[str, list[Result]]:
     """Run what is missing of a plan, and return all that is finished: for each network its results, a seed each.
 
@@ -32,6 +33,7 @@ def reproduce(
     results  holds a copy of each result, `PRESET/DATA/NETWORK-seed-N.json`: small, to be committed and compared. A
              run whose result is here already is done, wherever it was made
     tell     is given a line of text before each training
+    keep     is given all that is finished, after each training and at the end
     """
     root, out = out, Path(out) / plan.folder
     kept = None if results is None else Path(results) / plan.folder
@@ -44,15 +46,19 @@ def reproduce(
     missing = [run for run in runs if not _finished(run, out, kept)]
     for number, run in enumerate(missing):
         tell(f"{number + 1}/{len(missing)} {run.name}{_time_left(missing[number:], out)}")
+        _share(run, plan, out)
         if not _train(run, _run_folder(run, out), data_dir, progress):
             others = True
             continue
-        _keep(run, out, kept)
+        _copy(run, out, kept)
+        keep(collected(plan.folder, root, results))
     if others:
         return {}
     for run in runs:  # finished before there was a place for copies, or stopped just before the copy
-        _keep(run, out, kept)
-    return collected(plan.folder, root, results)
+        _copy(run, out, kept)
+    found = collected(plan.folder, root, results)
+    keep(found)
+    return found
 
 
 def collected(folder: str, out: str | Path, results: str | Path | None) -> dict[str, list[Result]]:
@@ -85,6 +91,19 @@ def _train(run: Run, folder: Path, data_dir: str | Path | None, progress: bool) 
     return train(run.config, folder, resume=folder.exists(), data_dir=data_dir, progress=progress)
 
 
+def _share(run: Run, plan: Plan, out: Path) -> None:
+    """Begin at the end of the same training if another network's run is that: only the test is left to do."""
+    folder = _run_folder(run, out)
+    if folder.exists() or plan.processes > 1:  # of many processes, the others may have looked before the copy is there
+        return
+    for other in (plan.run(name, run.config.seed) for name in NETWORKS if name != run.network):
+        trained = RunFolder(_run_folder(other, out))
+        if other.trains_as(run) and trained.finished:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            trained.branch(folder, run.config)
+            return
+
+
 def _run_folder(run: Run, out: Path) -> Path:
     return out / run.network / f"seed-{run.config.seed}"
 
@@ -97,7 +116,7 @@ def _finished(run: Run, out: Path, kept: Path | None) -> bool:
     return RunFolder(_run_folder(run, out)).finished or (kept is not None and _result_file(run, kept).exists())
 
 
-def _keep(run: Run, out: Path, kept: Path | None) -> None:
+def _copy(run: Run, out: Path, kept: Path | None) -> None:
     folder = RunFolder(_run_folder(run, out))
     if kept is None or not folder.finished or _result_file(run, kept).exists():
         return
@@ -107,20 +126,28 @@ def _keep(run: Run, out: Path, kept: Path | None) -> None:
 
 def _require_same_setting(run: Run, out: Path, kept: Path | None) -> None:
     """What stands in the run's place must be this run, or nothing is touched."""
-    places = {}
+    wanted = run.config.as_json()
+    places: dict[Path, tuple[Config, Sequence[str]]] = {}
     if kept is not None and (file := _result_file(run, kept)).exists():
-        places[file] = read_json(file)["config"]
-    if (folder := _run_folder(run, out)).exists():
-        places[folder] = RunFolder(folder).training_config().as_json()
-    for place, there in places.items():
-        wanted = run.config.as_json()
-        other = [key for key in wanted if key not in MACHINE and wanted[key] != there.get(key)]
+        places[file] = Config.from_json(read_json(file)["config"]), MACHINE
+    if (folder := RunFolder(_run_folder(run, out))).path.exists():
+        # An unfinished run goes on with its own settings, all of them.
+        places[folder.path] = folder.training_config(), MACHINE if folder.finished else ()
+    for place, (config, ignored) in places.items():
+        there = config.as_json()
+        other = [key for key in wanted if key not in ignored and wanted[key] != there[key]]
+        if _whole_batch(config) != _whole_batch(run.config):
+            other = [*dict.fromkeys([*other, "batch_size"])]
         if other:
             raise StorageError(
-                f"{place} was made with {', '.join(f'{key} {there.get(key)!r}' for key in other)}, not with "
+                f"{place} was made with {', '.join(f'{key} {there[key]!r}' for key in other)}, not with "
                 f"{', '.join(f'{key} {wanted[key]!r}' for key in other)}; choose another --out and --results, or move "
                 "it away."
             )
+
+
+def _whole_batch(config: Config) -> int:
+    return config.batch_size * config.devices * config.nodes
 
 
 def _time_left(runs: list[Run], out: Path) -> str:

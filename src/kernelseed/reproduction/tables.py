@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, Row
+from kernelseed.reproduction.notes import notes
+from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, SIGMA_AND_KL, Row
 from kernelseed.reproduction.published import published
 
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -54,6 +55,8 @@ class Table:
     lines: list[Line]
     own_lines: list[Line]
     remarks: list[str]
+    notes: list[str]
+    """What the paper leaves open and was chosen here."""
 
     @property
     def title(self) -> str:
@@ -63,7 +66,15 @@ class Table:
 
 def table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     """The table of a data set, from the results of each network (a list, a seed each) as far as there are any."""
-    return Table(data, _lines(data, ROWS, results), _lines(data, OWN_ROWS, results), _remarks(results))
+    configs = [result["config"] for found in results.values() for result in found]
+    kls = {config["options"]["kl"] for config in configs if "kl" in config["options"]} or {SIGMA_AND_KL["kl"]}
+    return Table(
+        data,
+        _lines(data, ROWS, results),
+        _lines(data, OWN_ROWS, results),
+        _remarks(results),
+        notes(_listed(sorted(map(str, kls))), any(config["augment"] for config in configs)),
+    )
 
 
 def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Line]:
@@ -110,9 +121,10 @@ def mark(row: Row, key: str, ours: float, paper: float) -> str:
 
 
 def better(key: str, first: float, second: float) -> int:
-    """1 if the first value of a metric is better, -1 if it is worse, 0 if they differ by no more than chance may do.
+    """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small to be spoken of.
 
-    Accuracies have to be two standard errors of their difference apart, other metrics a fifth of the second.
+    Accuracies have to be two standard errors of their difference apart; other metrics a fifth of the second, which is a
+    rule of thumb and no test.
     """
     if key == "accuracy":
         within = 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES)
@@ -127,24 +139,35 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     every = [result for found in results.values() for result in found]
     if not every:
         return []
-    first = every[0]
-    config = first["config"]
-    seeds = sorted({result["seed"] for result in every})
+    configs = [result["config"] for result in every]
+    seeds = {network: len(found) for network, found in results.items()}
+
+    def each(values: Iterable[Any]) -> str:
+        return _listed(sorted(set(values)))
+
+    trained = {result["seconds"]: result for result in every}  # rows that share a training share its seconds
     remarks = [
-        f"ResNet-18 of width {config['width']}, {config['epochs']} epochs, batches of {config['batch_size']}, "
-        f"{config['precision']}, seed{'s' * (len(seeds) > 1)} {_listed(seeds)}; torch "
-        f"{_listed(sorted({r['versions']['torch'] for r in every}))}, "
-        f"{_listed(sorted({r['processor'] for r in every}))}, "
-        f"{_listed(sorted({r['threads'] for r in every}))} thread(s) a run, "
-        f"{sum(r['seconds'] for r in every) / 3600:.1f} hours of training in all, commit "
-        f"{_listed(sorted({str(r['commit'])[:7] for r in every}))}."
+        f"ResNet-18 of width {each(c['width'] for c in configs)}, {each(c['epochs'] for c in configs)} epochs, "
+        f"{each(c['precision'] for c in configs)}, seed{'s' * (max(seeds.values()) > 1)} "
+        f"{each(r['seed'] for r in every)}; torch {each(r['versions']['torch'] for r in every)}, "
+        f"{each(r['processor'] for r in every)}, {each(r['threads'] for r in every)} thread(s) a run, "
+        f"{sum(trained) / 3600:.1f} hours of training in all, commit {each(short(r['commit']) for r in every)}."
     ]
+    if max(seeds.values()) > 1:
+        remarks.append("±: the standard deviation over seeds.")
+        fewer = [f"{network} ({count})" for network, count in seeds.items() if count < max(seeds.values())]
+        remarks += [f"With fewer seeds: {_listed(fewer)}."] * bool(fewer)
     draws = {r["config"]["options"]["samples"] for r in results.get("vogn", ())}
     if draws - {NETWORKS["vogn"].options["samples"]}:
         remarks.append(f"VOGN was trained with {_listed(sorted(draws))} draw(s) a step, not with the paper's ten.")
     if any(network not in results for network in NETWORKS):
         remarks.append("A row without numbers of ours has not been run.")
     return remarks
+
+
+def short(commit: str | None) -> str:
+    """The first digits, and the sign of a source that had been changed."""
+    return "unknown" if commit is None else commit[:7] + "+" * commit.endswith("+")
 
 
 def _mean(values: Sequence[float]) -> float | None:

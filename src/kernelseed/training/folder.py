@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,34 @@ class RunFolder:
     def create(cls, path: str | Path, config: dict[str, Any]) -> RunFolder:
         """A new folder that holds its config from the first moment; one that is there already is an error."""
         run = cls(path)
-        run.require_absent()
-        scratch = run.path.with_name(f".{run.path.name}.{os.getpid()}.part")
+        run._appear(lambda scratch: write_json(scratch / CONFIG, config))
+        return run
+
+    def branch(self, path: str | Path, config: Config) -> RunFolder:
+        """A new folder with this run's training and another config to test it by: `train` resumes it at the test."""
+
+        def copy(scratch: Path) -> None:
+            write_json(scratch / CONFIG, {**self.config(), "training": config.as_json()})
+            shutil.copy(self.path / METRICS, scratch)
+            shutil.copytree(self.checkpoints, scratch / CHECKPOINTS)
+
+        run = RunFolder(path)
+        run._appear(copy)
+        return run
+
+    def _appear(self, fill: Callable[[Path], None]) -> None:
+        """Make the folder, all at once."""
+        self.require_absent()
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
             scratch.mkdir(parents=True)
-            write_json(scratch / CONFIG, config)
-            os.rename(scratch, run.path)
+            fill(scratch)
+            os.rename(scratch, self.path)
         except OSError as error:
-            run.require_absent()  # another process may have been quicker
-            raise StorageError(f"can't make the folder {run.path}: {error.strerror}; choose another --out.") from None
+            self.require_absent()  # another process may have been quicker
+            raise StorageError(f"can't make the folder {self.path}: {error.strerror}; choose another --out.") from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        return run
 
     def require_absent(self) -> None:
         """An error if there is anything in the run's place, whatever it is."""
