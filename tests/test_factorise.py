@@ -57,3 +57,21 @@ def test_tied_weights_stay_tied_and_dense():
     model[1].weight = model[0].weight
     thin = ks.factorise(ks.germinate(model, 0.25, min_rank=1))
     assert thin[0].weight is thin[1].weight
+
+
+@pytest.mark.parametrize(("batch", "training", "dense"), [(1, True, False), (64, True, True), (1, False, True)])
+@pytest.mark.parametrize("layer", [nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 8)], ids=["convolution", "linear"])
+def test_a_fixed_weight_is_multiplied_out_where_that_is_cheaper(layer, batch, training, dense):
+    """At full rank two layers are dearer than one, but a product for one small batch is dearer still."""
+    net = ks.germinate(layer, 1.0, min_rank=1, fixed=True)
+    x = torch.randn(batch, 8, 4, 4) if isinstance(layer, nn.Conv2d) else torch.randn(batch, 8)
+    with torch.set_grad_enabled(training):
+        draw = net.draw()
+        output = draw(x)
+    assert ("source" in vars(draw.samples["weight"])) == dense
+    torch.testing.assert_close(output, ks.collapse(net)(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_fixed_network_takes_an_empty_batch():
+    net = ks.germinate(nn.Linear(8, 8), 1.0, min_rank=1, fixed=True)
+    assert net.draw()(torch.randn(0, 8)).shape == (0, 8)

@@ -17,12 +17,16 @@ from kernelseed.taps import conv2d as trimmed
 from kernelseed.weights import FixedKernelSeed, is_transposed
 
 
-def thin_is_cheaper(shape: torch.Size, rank: int, stride: Sequence[int] = (1,)) -> bool:
-    """Whether a k x k layer into `rank` channels and a 1 x 1 multiply less than the dense layer, an output position."""
+def thin_is_cheaper(shape: torch.Size, rank: int, stride: Sequence[int] = (1,), positions: float = math.inf) -> bool:
+    """Whether a k x k layer into `rank` channels and a 1 x 1 multiply less than the dense layer, an output position.
+
+    positions  of the output, in all pictures, for which the dense weight would be multiplied out
+    """
     (outputs, inputs), taps = shape[:2], math.prod(shape[2:])
+    dense = inputs * outputs * taps * (1 + rank / positions)
     if is_transposed(shape):  # the 1 x 1 comes first, and so runs at the input's resolution
-        return rank * inputs * math.prod(stride) + rank * outputs * taps < inputs * outputs * taps
-    return rank * inputs * taps + rank * outputs < inputs * outputs * taps
+        return rank * inputs * math.prod(stride) + rank * outputs * taps < dense
+    return rank * inputs * taps + rank * outputs < dense
 
 
 def thin_weights(germinator: Tensor, seed: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -58,8 +62,15 @@ class ProductWeight(Tensor):
         return func(*args, **kwargs)
 
 
+def _positions(x: Tensor, weight: ProductWeight, stride: Sequence[int] = (1,)) -> float:
+    """For how many output positions the dense weight would be made: those of one batch in training, of many else."""
+    return max(1, x.numel() / weight.shape[1] / math.prod(stride)) if torch.is_grad_enabled() else math.inf
+
+
 def _linear(x: Tensor, weight: ProductWeight, bias: Tensor | None = None) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():
+        if not thin_is_cheaper(weight.shape, len(weight.seed), positions=_positions(x, weight)):
+            return F.linear(x, weight.dense(), bias)
         first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
         return F.linear(F.linear(x, first), second, bias)
 
@@ -77,7 +88,8 @@ def _convolution(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         with torch._C.DisableTorchFunctionSubclass():
             axes = weight.dim() - 2
             strides = stride if isinstance(stride, Sequence) else (stride,) * axes
-            if groups != 1 or not thin_is_cheaper(weight.shape, len(weight.seed), strides):
+            positions = _positions(x, weight, strides)
+            if groups != 1 or not thin_is_cheaper(weight.shape, len(weight.seed), strides, positions):
                 return function(x, weight.dense(), bias, stride, padding, dilation, groups)
             first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
             wide = trimmed if function is torch.conv2d else function
@@ -120,9 +132,7 @@ class FixedSample(Sample):
 
     @property
     def operand(self) -> Tensor:
-        """What the layer is given: the factors, where they are cheaper."""
-        if not thin_is_cheaper(self._weight.shape, len(self._weight.seed)):
-            return self.value
+        """What the layer is given: the factors, and the product should that be cheaper."""
         return ProductWeight.of(self._weight, lambda: self.value)
 
 
