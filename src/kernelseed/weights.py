@@ -171,7 +171,8 @@ def spectral_factors(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     filler = torch.randn(seed.shape, dtype=seed.dtype, device=seed.device) / math.sqrt(max(seed.shape[1], 1))
     seed = torch.where(used[:, None], seed, filler)
     germinator = torch.where(used, length, torch.zeros_like(length)) * vectors
-    return seed.reshape(_seed_shape(weight.shape, rank)).to(weight.dtype), germinator.to(weight.dtype)
+    # Laid out as a stored one is when it comes back: products of the same numbers are then the same to the last bit.
+    return seed.reshape(_seed_shape(weight.shape, rank)).to(weight.dtype), germinator.to(weight.dtype).contiguous()
 
 
 @torch.no_grad()
