@@ -88,11 +88,13 @@ def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: boo
 
 def points(figure: Figure) -> str:
     """Every point of a figure as text, a line for each panel."""
-    panels = (
-        (axis.get_title(loc="left"), [point for line in axis.lines for point in line.get_xydata().tolist()])  # type: ignore[union-attr]
+    import numpy
+
+    return "\n".join(
+        f"{axis.get_title(loc='left')}: "
+        + " ".join(f"({x:.2f}M, {y:.4f})" for line in axis.lines for x, y in numpy.asarray(line.get_xydata()))
         for axis in figure.axes
     )
-    return "\n".join(f"{title}: " + " ".join(f"({x:.2f}M, {y:.4f})" for x, y in there) for title, there in panels)
 
 
 def write(figure: Figure, stem: Path) -> list[Path]:

@@ -145,13 +145,13 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     def each(values: Iterable[Any]) -> str:
         return _listed(sorted(set(values)))
 
-    trained = {result["seconds"]: result for result in every}  # rows that share a training share its seconds
+    seconds = {result["seconds"] for result in every}  # rows that share a training share its seconds
     remarks = [
         f"ResNet-18 of width {each(c['width'] for c in configs)}, {each(c['epochs'] for c in configs)} epochs, "
         f"{each(c['precision'] for c in configs)}, seed{'s' * (max(seeds.values()) > 1)} "
         f"{each(r['seed'] for r in every)}; torch {each(r['versions']['torch'] for r in every)}, "
         f"{each(r['processor'] for r in every)}, {each(r['threads'] for r in every)} thread(s) a run, "
-        f"{sum(trained) / 3600:.1f} hours of training in all, commit {each(short(r['commit']) for r in every)}."
+        f"{sum(seconds) / 3600:.1f} hours of training in all, commit {each(short(r['commit']) for r in every)}."
     ]
     if max(seeds.values()) > 1:
         remarks.append("±: the standard deviation over seeds.")
