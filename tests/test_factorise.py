@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import kernelseed as ks
@@ -70,6 +71,36 @@ def test_a_fixed_weight_is_multiplied_out_where_that_is_cheaper(layer, batch, tr
         output = draw(x)
     assert ("source" in vars(draw.samples["weight"])) == dense
     torch.testing.assert_close(output, ks.collapse(net)(x), atol=1e-5, rtol=1e-5)
+
+
+class Standardised(nn.Conv2d):
+    """A convolution that does something else with its weight, and with its arguments."""
+
+    def __init__(self, channels):
+        super().__init__(channels, channels, 3, padding=1)
+
+    def forward(self, x):
+        weight = (self.weight - self.weight.mean()) / self.weight.std()
+        return F.conv2d(input=x, weight=weight, bias=self.bias, padding=1)
+
+
+class ByKeyword(nn.Linear):
+    def forward(self, x):
+        return F.linear(x, weight=self.weight, bias=self.bias)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(Standardised(16), (2, 16, 5, 5)), (ByKeyword(16, 16), (2, 16))], ids=["convolution", "linear"]
+)
+def test_layers_of_ones_own_do_what_they_do(layer, shape, fixed):
+    net = ks.germinate(layer, 0.25, min_rank=1, fixed=fixed).eval()
+    x = torch.randn(shape)
+    expected = ks.collapse(net)(x)
+    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
+    thin = ks.factorise(net)
+    assert type(thin) is type(layer)
+    torch.testing.assert_close(thin(x), expected)
 
 
 def test_a_fixed_network_takes_an_empty_batch():

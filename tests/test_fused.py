@@ -203,6 +203,15 @@ def test_without_a_compiler_draws_are_made_by_plain_operations(change, tmp_path)
     assert ran.stdout.split() == ["None", "Sample", "True"]
 
 
+def test_a_user_without_a_home_is_no_failure(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(kernels.Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert kernels.library.__wrapped__() is None
+
+
 def test_a_source_that_does_not_compile_is_no_failure(monkeypatch, tmp_path):
     (tmp_path / "kernels.c").write_text("this is not C")
     monkeypatch.setattr(kernels, "SOURCE", tmp_path / "kernels.c")

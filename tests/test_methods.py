@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from kinds import mlp
+from kinds import Tied, Twice, mlp
 from PIL import Image
 from torch import nn
 
@@ -605,6 +605,31 @@ def test_example_moments_equal_a_loop_over_examples(chunk):
     net.frozen_bn.eval()
     torch.testing.assert_close(found, F.cross_entropy(net(x), y).detach(), **exact)  # the loss of training mode
     assert [bn.training for bn in (net.bn, net.flat_bn, net.frozen_bn)] == [True, True, False]
+
+
+@pytest.mark.parametrize("model", [Tied, Twice])
+def test_example_moments_count_every_use_of_a_tied_weight(model):
+    net = model().double()
+    x, y = (torch.arange(5), torch.tensor([1, 0, 3, 2, 2]))
+    if model is Twice:
+        x = torch.randn(5, 4).double()
+    gradients = []
+    for i in range(5):
+        loss = F.cross_entropy(net(x[i : i + 1]), y[i : i + 1])
+        gradients.append(torch.autograd.grad(loss, list(net.parameters())))
+    _, moments = example_moments(net, x, y, chunk=2)
+    for p, each in zip(net.parameters(), zip(*gradients, strict=True), strict=True):
+        torch.testing.assert_close(moments[p][0], torch.stack(each).mean(0))
+        torch.testing.assert_close(moments[p][1], torch.stack(each).square().mean(0))
+
+
+def test_steps_say_what_they_need():
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (torch.randn(3, 4), torch.tensor([0, 1, 0]))
+    vogn, ivon = methods.make("vogn"), methods.make("ivon")
+    with pytest.raises(TypeError, match='x is a dict; method "vogn" takes it apart by rows: give one tensor'):
+        vogn.step(net, vogn.optimizer(net, 3), {"x": x}, y, Moment(0, 3))
+    with pytest.raises(ValueError, match=r'step is None; method "ivon" needs the training step, .*Moment\(step'):
+        ivon.step(net, ivon.optimizer(net, 3), x, y, Moment(None, 3))
 
 
 def test_a_vogn_step_is_made_of_these_moments():

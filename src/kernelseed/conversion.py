@@ -79,7 +79,7 @@ def _convert(
                 f"model{'.' + name if name else ''} is a BayesianModule already; convert the plain model, or "
                 "take ks.collapse(net) to have one again."
             )
-    slots = _slots(model)
+    slots = places(model)
     candidates = {
         names[0]: (parameter, names)
         for parameter, names in slots.values()
@@ -101,7 +101,7 @@ def _convert(
     return BayesianModule(_skeleton(model, chosen), weights, aliases)
 
 
-def _slots(model: nn.Module) -> dict[int, tuple[nn.Parameter, list[str]]]:
+def places(model: nn.Module) -> dict[int, tuple[nn.Parameter, list[str]]]:
     """Every parameter with the names of the places that hold it; a module that stands twice is one place."""
     slots: dict[int, tuple[nn.Parameter, list[str]]] = {}
     for path, module in model.named_modules():

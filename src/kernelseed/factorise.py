@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from kernelseed.export import collapse
 from kernelseed.network import BayesianModule
 from kernelseed.product import thin_is_cheaper, thin_weights
+from kernelseed.taps import TrimmedConv2d
 from kernelseed.weights import FixedKernelSeed, KernelSeed, is_transposed
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, TrimmedConv2d)
+"""These very classes: one derived from them may do something else with its weight."""
 
 
 @torch.no_grad()
@@ -49,7 +51,8 @@ def factorise(net: BayesianModule) -> nn.Module:
 
 
 def _cheaper(layer: nn.Module, weight: KernelSeed | FixedKernelSeed) -> bool:
-    if isinstance(layer, CONVOLUTIONS):
+    if type(layer) in CONVOLUTIONS:
+        assert isinstance(layer, CONVOLUTIONS)
         return layer.groups == 1 and thin_is_cheaper(weight.shape, len(weight.seed), layer.stride)
     return type(layer) is nn.Linear and thin_is_cheaper(weight.shape, len(weight.seed))
 

@@ -86,22 +86,22 @@ class _Record:
 
     def gradient(self, grad: Tensor | None, d_mean: Tensor, d_rho: Tensor) -> Tensor:
         """Fill the gradients for mean and rho, by way of the weight and of its KLs; returns d_rho's sum."""
-        n = self.value.numel()
         terms, self.kl_terms = self.kl_terms or [(torch.zeros(3), 0.0)], []
-        d_offset = torch.empty(kernels.blocks(n), dtype=torch.float64)
-        grad = torch.zeros(n) if grad is None else grad
-        (constants, kl), *others = terms
-        inputs = (self.value, self.std, self.key, ctypes.c_uint32(self.first_block))
-        kernels.call("ks_gradient", n, grad, *inputs, constants, ctypes.c_float(kl), d_mean, d_rho, d_offset)
-        total = d_offset.sum()
-        for constants, kl in others:  # a second prior's KL at the same draw, which is rare
-            more = _Record(self.key, self.first_block)
-            more.value, more.std, more.kl_terms = self.value, self.std, [(constants, kl)]
-            extra_mean, extra_rho = torch.empty(n), torch.empty(n)
-            total = total + more.gradient(None, extra_mean, extra_rho)
-            d_mean += extra_mean
-            d_rho += extra_rho
+        total = self._fill(d_mean, d_rho, torch.zeros_like(self.value) if grad is None else grad, *terms[0])
+        for term in terms[1:]:  # a second prior's KL at the same draw, which is rare
+            more_mean, more_rho, nothing = (torch.zeros_like(self.value) for _ in range(3))
+            total = total + self._fill(more_mean, more_rho, nothing, *term)
+            d_mean += more_mean
+            d_rho += more_rho
         return total.float()
+
+    def _fill(self, d_mean: Tensor, d_rho: Tensor, grad: Tensor, constants: Tensor, coefficient: float) -> Tensor:
+        """The gradients by way of the weight and of one KL; returns d_rho's sum."""
+        n = self.value.numel()
+        sums = torch.empty(kernels.blocks(n), dtype=torch.float64)
+        inputs = (self.value, self.std, self.key, ctypes.c_uint32(self.first_block))
+        kernels.call("ks_gradient", n, grad, *inputs, constants, ctypes.c_float(coefficient), d_mean, d_rho, sums)
+        return sums.sum()
 
 
 class _Germinate(torch.autograd.Function):

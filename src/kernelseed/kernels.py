@@ -42,7 +42,7 @@ def library() -> ctypes.CDLL | None:
         kernels = ctypes.CDLL(str(_built(compiler)))
         kernels.ks_block.restype = ctypes.c_int64
         return kernels
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # the last: there is no home directory
         log.info("the kernels can't be built or loaded (%s): draws use plain PyTorch", error)
         return None
 

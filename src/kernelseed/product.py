@@ -55,7 +55,8 @@ class ProductWeight(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Two layers for a convolution or a linear layer; the product for any other function."""
         kwargs = kwargs or {}
-        if func in LAYERS and isinstance(args[1], cls) and not isinstance(args[0], cls):
+        weight_given_second = len(args) > 1 and isinstance(args[1], cls) and not isinstance(args[0], cls)
+        if func in LAYERS and weight_given_second:
             return LAYERS[func](*args, **kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             args, kwargs = tree_map_only(cls, lambda weight: weight.dense(), (args, kwargs))

@@ -19,13 +19,10 @@ class Moment:
     num_weights: int = 0
     num_batches: int | None = None
 
-    def require_step(self, schedule: str) -> int:
+    def require_step(self, who: str, how: str = "loss(draw, x, y, step=step)") -> int:
         """The step, or an error that says how to give it."""
         if self.step is None or self.step < 0:
-            raise ValueError(
-                f"step is {self.step}; schedules.{schedule} needs the training step, counted from 0: "
-                "loss(draw, x, y, step=step)."
-            )
+            raise ValueError(f"step is {self.step}; {who} needs the training step, counted from 0: {how}.")
         return self.step
 
 
@@ -91,11 +88,11 @@ def _blundell(num_batches: int | None, moment: Moment) -> float:
     num_batches = num_batches or moment.num_batches
     if not num_batches:
         raise ValueError("num_batches is missing; say how many batches an epoch has: blundell(len(loader)).")
-    i = moment.require_step("blundell") % num_batches + 1
+    i = moment.require_step("schedules.blundell") % num_batches + 1
     # Divided through by 2^M, which overflows long before an epoch has a thousand batches; times M, because the
     # loss is a mean over examples and uniform's 1/M is written as 1.
     return num_batches * 2.0**-i / (1 - 2.0**-num_batches)
 
 
 def _warmup(steps: int, then: Schedule, moment: Moment) -> float:
-    return min(1.0, moment.require_step("warmup") / steps) * then(moment)
+    return min(1.0, moment.require_step("schedules.warmup") / steps) * then(moment)

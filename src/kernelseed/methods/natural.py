@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from kernelseed import optim
 from kernelseed.batchnorm import batch_norms
-from kernelseed.conversion import bayesianize
+from kernelseed.conversion import bayesianize, places
 from kernelseed.distributions import inverse_softplus
 from kernelseed.methods.base import PLAIN, Engine, Method, likelihood_terms
 from kernelseed.network import call_with
@@ -144,6 +144,8 @@ class VOGN(NaturalGradient):
 
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
         """Gradient moments by vmap over the examples."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f'x is a {type(x).__name__}; method "vogn" takes it apart by rows: give one tensor.')
         return _terms(optimizer.step(moments=lambda: example_moments(net, x, y, self.chunk)))
 
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:
@@ -178,7 +180,8 @@ class IVON(NaturalGradient):
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
         """Draw, differentiate, restore, as many times as it samples; then step."""
         ivon = getattr(optimizer, "optimizer", optimizer)  # the optimizer itself, where a framework wraps it
-        ivon.current_step = moment.require_step("ivon")  # which its state_dict leaves out
+        # Its state_dict leaves the step out.
+        ivon.current_step = moment.require_step('method "ivon"', "Moment(step, num_data)")
         losses = []
         for _ in range(self.samples):
             with _restoring(ivon), ivon.sampled_params(train=True):
@@ -235,11 +238,14 @@ def example_moments(
     net: nn.Module, x: Tensor, y: Tensor, chunk: int
 ) -> tuple[Tensor, dict[Tensor, tuple[Tensor, Tensor]]]:
     """The batch's mean loss, and for each parameter the means of the examples' gradients and of their squares."""
-    parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+    held = {names[0]: (p, names) for p, names in places(net).values() if p.requires_grad}
+    parameters = {name: p.detach() for name, (p, _) in held.items()}
     buffers = _batch_statistics(net, x)
 
     def loss(tensors: dict[str, Tensor], xi: Tensor, yi: Tensor) -> Tensor:
-        return F.cross_entropy(call_with(net, {**tensors, **buffers}, xi[None]), yi[None])
+        # A tied weight is one tensor in several places.
+        everywhere = {name: tensors[first] for first, (_, names) in held.items() for name in names}
+        return F.cross_entropy(call_with(net, {**everywhere, **buffers}, xi[None]), yi[None])
 
     gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
     total = torch.zeros((), device=x.device, dtype=next(iter(parameters.values())).dtype)
@@ -253,8 +259,7 @@ def example_moments(
                 first += g.sum(0)
                 second += g.square().sum(0)
     n = len(x)
-    owners: dict[str, Tensor] = dict(net.named_parameters())
-    return total / n, {owners[name]: (first / n, second / n) for name, (first, second) in sums.items()}
+    return total / n, {held[name][0]: (first / n, second / n) for name, (first, second) in sums.items()}
 
 
 def _batch_statistics(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
