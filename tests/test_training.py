@@ -260,6 +260,7 @@ def test_a_config_goes_through_json_and_back():
         ({"precision": "8"}, "precision is '8'; allowed are 32-true"),
         ({"validation": 1.0}, "validation is 1.0"),
         ({"clip": 0.0}, "clip is 0.0"),
+        ({"clip": 1.0, "precision": "16-mixed"}, "clip is 1.0 with precision '16-mixed'.*take bf16-mixed"),
         ({"patience": 2}, "patience is 2 with validation 0.0"),
         ({"patience": 0, "validation": 0.1}, "patience is 0"),
         ({"method": "vadam", "devices": 2}, "'vadam' keeps statistics.*devices x nodes is 2: set both to 1"),
@@ -589,9 +590,10 @@ def test_gradients_are_clipped(tmp_path, tiny, monkeypatch):
     train(dataclasses.replace(tiny, epochs=1), tmp_path / "free", progress=False)
     free = list(norms)
     norms.clear()
-    train(dataclasses.replace(tiny, epochs=1, clip=0.01), tmp_path / "clipped", progress=False)
+    for precision in ("32-true", "bf16-mixed"):
+        train(dataclasses.replace(tiny, epochs=1, clip=0.01, precision=precision), tmp_path / precision, progress=False)
     assert min(free) > 0.02
-    assert norms == pytest.approx([0.01] * len(free), rel=1e-3)
+    assert norms == pytest.approx([0.01] * 2 * len(free), rel=1e-3)
 
 
 def test_mixed_precision_trains_in_bfloat16_and_keeps_float32(tmp_path, tiny, monkeypatch):

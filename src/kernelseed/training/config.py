@@ -66,6 +66,11 @@ class Config:
             raise ConfigError(f"validation is {self.validation}; it is a share of the training data: 0 <= share < 1.")
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip is {self.clip}; a gradient norm to clip at must be positive.")
+        if self.clip is not None and self.precision == "16-mixed":
+            raise ConfigError(
+                f"clip is {self.clip} with precision '16-mixed', whose gradients are scaled; take bf16-mixed, or do "
+                "without clip."
+            )
         if self.patience is not None and (self.patience < 1 or not self.validation):
             raise ConfigError(
                 f"patience is {self.patience} with validation {self.validation}; early stopping takes at least 1 epoch "

@@ -51,7 +51,7 @@ class Training(L.LightningModule):
         step = self.global_step
         torch.manual_seed(noise_seed(self.seed, step, self.global_rank))
         optimizer = self.optimizers()
-        engine = Engine(self.manual_backward, lambda: self._clip(optimizer))
+        engine = Engine(self.manual_backward, self._clip)
         moment = Moment(step, self.num_data, num_batches=self.num_batches)
         x, y = batch
         x = x.to(memory_format=self.layout)  # every layer after keeps to it
@@ -85,9 +85,10 @@ class Training(L.LightningModule):
         posterior = self.method.posterior(self.net, optimizer)
         return posterior.eval() if posterior is not self.net else posterior
 
-    def _clip(self, optimizer: Any) -> None:
+    def _clip(self) -> None:
         if self.clip is not None:
-            self.clip_gradients(optimizer, gradient_clip_val=self.clip, gradient_clip_algorithm="norm")
+            # Not by Lightning, which refuses a fused Adam in mixed precision.
+            torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
 
 
 class EpochBatches:
