@@ -30,6 +30,17 @@ COMMANDS = {
     "predict": ["RUN", "IMAGES", "--out", "--risk", "--json"],
     "report": ["RUN", "--out", "--overwrite"],
     "info": ["RUN", "--json"],
+    "reproduce": [
+        "data",
+        "--preset",
+        "--rows",
+        "--seeds",
+        "--out",
+        "--results",
+        "--recalibrate",
+        "--devices",
+        "--json",
+    ],
     "data": ["list", "get"],
     "data list": ["--data-dir", "--json"],
     "data get": ["name", "--data-dir"],
@@ -532,6 +543,16 @@ def test_a_report_is_one_page_and_overwrites_nothing(command, refused, runs, tmp
     assert command("report", runs / "plain", "-o", out, "--overwrite").code == 0
     assert "KSN-E" not in out.read_text()
     assert "absent" in refused("report", runs / "plain", "-o", tmp_path / "absent" / "report.html")
+
+
+def test_a_report_tells_runs_of_one_name_apart(command, runs, tmp_path):
+    for network in ("one", "other"):
+        shutil.copytree(runs / "ksn", tmp_path / network / "seed-0")
+    out = tmp_path / "report.html"
+    assert command("report", tmp_path / "one/seed-0", tmp_path / "other/seed-0", "-o", out).code == 0
+    page = out.read_text()
+    assert "Two runs with four ways of predicting" in page
+    assert all(f"KSN-E δ=0.25 ({network}/seed-0)" in page for network in ("one", "other"))
 
 
 def test_a_report_shows_the_foreign_images_of_the_last_evaluation(command, runs, tmp_path):

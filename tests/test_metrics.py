@@ -1,5 +1,3 @@
-import doctest
-import importlib
 import math
 import warnings
 from dataclasses import FrozenInstanceError
@@ -480,13 +478,3 @@ def test_bad_correct(metric, correct, error, message):
 def test_bad_risk(risk):
     with pytest.raises(ValueError, match=rf"risk is {risk}; .*lies in \[0, 1\]: write 5 % as 0.05"):
         metrics.threshold_at_risk(torch.tensor([0.5]), torch.tensor([True]), risk)
-
-
-# --- documentation
-
-
-@pytest.mark.parametrize("room", ["probabilities", "ranking"])
-def test_the_examples_run(room):
-    failed, attempted = doctest.testmod(importlib.import_module(f"kernelseed.metrics.{room}"))
-    assert attempted >= 5
-    assert failed == 0

@@ -5,6 +5,7 @@ import doctest
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import ddp
 import pytest
@@ -253,27 +254,18 @@ def test_a_net_may_be_part_of_a_larger_module():
 
 # --- the package -----------------------------------------------------------------------------------------------
 
-CORE = [
-    "batchnorm",
-    "conversion",
-    "distributions",
-    "dropout",
-    "export",
-    "likelihoods",
-    "models",
-    "network",
-    "objective",
-    "predict",
-    "predictions",
-    "priors",
-    "schedules",
-    "weights",
+PACKAGE = Path(ks.__file__).parent
+WITH_EXAMPLES = [
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
 ]
 
 
-@pytest.mark.parametrize("module", CORE)
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_the_examples_run(module):
-    found = doctest.testmod(importlib.import_module(f"kernelseed.{module}"))
+    found = doctest.testmod(importlib.import_module(module.removesuffix(".__init__")))
+    assert found.attempted
     assert found.failed == 0
 
 

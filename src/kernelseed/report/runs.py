@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelseed.data import DataError
@@ -12,8 +13,29 @@ from kernelseed.training.evaluation import read_prediction
 from kernelseed.training.folder import RunFolder
 
 
-def records(run: RunFolder, data_dir: Path | None = None) -> list[RunRecord]:
+def read(paths: Sequence[Path], data_dir: Path | None = None) -> list[RunRecord]:
+    """The records of several runs, each named by as much of its path as tells it from the others."""
+    names = distinct_names([path.resolve() for path in paths])
+    return [record for path, name in zip(paths, names, strict=True) for record in records(path, name, data_dir)]
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The last parts of paths, as many as it takes.
+
+    >>> distinct_names([Path("runs/ksn/seed-0"), Path("runs/bnn/seed-0")])
+    ['ksn/seed-0', 'bnn/seed-0']
+    """
+    longest = max(len(path.parts) for path in paths)
+    for count in range(1, longest + 1):
+        names = ["/".join(path.parts[-count:]) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            break
+    return names
+
+
+def records(path: Path, name: str, data_dir: Path | None = None) -> list[RunRecord]:
     """One record for each way that the run predicts: the average over draws, and the mean."""
+    run = RunFolder(path)
     result, described = run.result(), run.config()
     evaluation = run.path / "evaluation.json"
     foreign = read_json(evaluation).get("ood", {}) if evaluation.exists() else {}
@@ -33,7 +55,7 @@ def records(run: RunFolder, data_dir: Path | None = None) -> list[RunRecord]:
         has_foreign = way in foreign and outside.exists()
         found.append(
             RunRecord(
-                name=run.path.name,
+                name=name,
                 method=result["config"]["method"],
                 label=result["labels"][way],
                 parameters=result["parameters"]["trained"],
