@@ -1,14 +1,17 @@
 """The paper's tables: what has to be run, what has been, and how it is shown."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+import reproduction_worker as worker
 import torch
 from typer.testing import CliRunner
 
 from kernelseed.cli.app import app
-from kernelseed.data.dataset import Dataset, Split
 from kernelseed.files import StorageError
 from kernelseed.methods import METHODS
 from kernelseed.reproduction import DATA, NETWORKS, ROWS, Plan, published, read_results, reproduce, table
@@ -16,7 +19,7 @@ from kernelseed.reproduction import runs as runs_room
 from kernelseed.reproduction.claims import claims_markdown, verdicts
 from kernelseed.reproduction.plan import OWN_ROWS
 from kernelseed.reproduction.render import HEADING, RICH, latex, markdown
-from kernelseed.reproduction.tables import METRICS
+from kernelseed.reproduction.tables import METRICS, better, more_accurate
 from kernelseed.training import ConfigError, RunFolder
 
 BEST = {  # as the paper sets them in bold
@@ -31,6 +34,7 @@ def result(config, metrics, trained=11_000_000, seconds=60.0, **changes):
     ways = {way: dict(zip(METRICS, metrics, strict=True)) for way in ("mean", "ensemble")}
     return {
         "metrics": ways,
+        "correct": dict.fromkeys(ways, f"{(1 << round(metrics[0] * 10_000)) - 1:x}"),
         "parameters": {"trained": trained, "relative": trained / 11_000_000},
         "seconds": seconds,
         "seed": config.seed,
@@ -58,16 +62,8 @@ def trainings(monkeypatch):
         return RunFolder(folder).result()
 
     monkeypatch.setattr(runs_room, "_train", fake)
+    monkeypatch.setattr(runs_room, "_result", RunFolder.result)
     return made
-
-
-def pictures(data):
-    """A few of the data set's size."""
-    size, channels, classes = (28, 1, 10) if data == "mnist" else (32, 3, 100)
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (16, channels, size, size), dtype=torch.uint8, generator=generator)
-    split, names = Split(images, torch.arange(16) % classes), tuple(map(str, range(classes)))
-    return Dataset(data, split, None, split, names, (0.5,) * channels, (0.25,) * channels)
 
 
 def config_of(network, data="fashion-mnist", **options):
@@ -107,6 +103,14 @@ def test_published_sizes_are_ours(data):
         assert counted == pytest.approx(printed, abs=0.15 if misprint else 0.0501), row.name
 
 
+@pytest.mark.parametrize(("data", "stem"), [("mnist", (7, 7)), ("cifar100", (3, 3))])
+def test_each_data_set_has_its_stem(data, stem):
+    with torch.device("meta"):
+        model = config_of("baseline", data).build_model(worker.pictures(data))
+    assert model.conv1.kernel_size == stem
+    assert model.fc.out_features == (10 if data == "mnist" else 100)
+
+
 def test_every_config_is_the_papers():
     for run in Plan("fashion-mnist").runs():
         config = run.config
@@ -122,6 +126,10 @@ def test_every_config_is_the_papers():
     assert config_of("ours-bnn", kl="blundell").options == {}
     assert Plan("mnist", kl="blundell").folder == "paper-blundell/mnist"
     assert {run.config.method for run in Plan("mnist", kl="blundell").runs()} == {"ksn", "bnn"}
+    assert {run.network for run in Plan("mnist", recalibrate=64).runs()} == {row.network for row in ROWS}
+    assert {run.network for run in Plan("mnist", augment=True).runs()} == set(NETWORKS)
+    many = Plan("mnist", augment=True, machine={"devices": 2})
+    assert {run.network for run in many.runs()} == set(NETWORKS) - {"vogn"}
     assert Plan("mnist", augment=True).folder == "paper-augmented/mnist"
     assert config_of("vogn", vogn_samples=2).options["samples"] == 2
     assert config_of("ours-ksn-0.25").options == {"delta": 0.25}
@@ -216,12 +224,12 @@ def test_one_training_is_not_run_twice(tmp_path, monkeypatch):
     plan = Plan("mnist", "small")
     alike = {
         (first, second) for first in NETWORKS for second in NETWORKS
-        if first < second and plan.run(first, 0).trains_as(plan.run(second, 0))
+        if first < second and plan.run(first, 0).trains_as(plan.run(second, 0).config)
     }  # fmt: skip
     assert alike == {("bnn", "ours-bnn")}
-    assert not Plan("mnist", kl="blundell").run("bnn", 0).trains_as(plan.run("ours-bnn", 0))
+    assert not Plan("mnist", kl="blundell").run("bnn", 0).trains_as(plan.run("ours-bnn", 0).config)
 
-    few = pictures("mnist")
+    few = worker.pictures("mnist")
     monkeypatch.setattr("kernelseed.training.config.load", lambda *given, **options: few)
     reproduce(Plan("mnist", "small", ["bnn"]), tmp_path, progress=False)
     steps = []
@@ -232,14 +240,26 @@ def test_one_training_is_not_run_twice(tmp_path, monkeypatch):
     assert second["config"] == plan.run("ours-bnn", 0).config.as_json()
     assert (second["seconds"], second["epochs"]) == (first["seconds"], 2)
     assert second["metrics"]["ensemble"] != first["metrics"]["ensemble"]
-    weights = [RunFolder(tmp_path / f"small/mnist/{name}/seed-0").weights for name in ("bnn", "ours-bnn")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
+    told = []
+    again = Plan("mnist", "small", ["bnn"], recalibrate=8)
+    ((third,),) = reproduce(again, tmp_path, progress=False, tell=told.append).values()
+    assert (steps, told) == ([], ["1/1 bnn-seed-0: to be tested"])
+    assert third["config"]["recalibrate"] == 8
+    assert third["metrics"]["ensemble"] != first["metrics"]["ensemble"]
+    places = ("small/mnist/bnn", "small/mnist/ours-bnn", "small-recalibrated/mnist/bnn")
+    assert len({RunFolder(tmp_path / place / "seed-0").weights.read_bytes() for place in places}) == 1
+
+
+def test_another_training_is_not_taken_for_the_same(trainings, tmp_path):
+    reproduce(Plan("mnist", "small", ["vogn"], vogn_samples=2), tmp_path)
+    reproduce(Plan("mnist", "small", ["vogn"], vogn_samples=1, recalibrate=8), tmp_path)
+    assert trainings == ["vogn-seed-0"] * 2
 
 
 def test_a_stopped_training_goes_on(tmp_path, monkeypatch):
     from kernelseed.training.module import Training
 
-    few = pictures("mnist")
+    few = worker.pictures("mnist")
     monkeypatch.setattr("kernelseed.training.config.load", lambda *given, **options: few)
     plan = Plan("mnist", "small", ["ksn-0.25"])
     (whole,) = reproduce(plan, tmp_path / "whole", progress=False)["ksn-0.25"]
@@ -267,9 +287,49 @@ def test_what_trains_in_one_process_is_left_out_of_many(trainings, tmp_path):
         reproduce(Plan("mnist", "small", ["vogn"], machine={"devices": 2}), tmp_path)
 
 
+def test_two_processes_make_one_table(tmp_path):
+    """The same command on two devices: network after network, and rank zero alone writes and speaks."""
+    command = [
+        sys.executable,
+        worker.__file__,
+        "reproduce",
+        "mnist",
+        "--preset",
+        "small",
+        "--rows",
+        "baseline,bnn,ours-bnn",
+    ]
+    places = ["--out", tmp_path / "runs", "--results", tmp_path / "results"]
+    machine = ["--devices", "2", "--accelerator", "cpu", "--strategy", "ddp"]
+    threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    ran = subprocess.run(
+        [*command, *places, *machine, "--json"],
+        env={**os.environ, **threads},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert list(found) == ["baseline", "bnn", "ours-bnn"]
+    assert found == read_results(tmp_path / "results/small/mnist")
+    assert {(each["config"]["devices"], each["config"]["batch_size"]) for (each,) in found.values()} == {(2, 64)}
+    assert re.findall(r"\d/3 \S+-seed-0", ran.stderr) == [
+        "1/3 baseline-seed-0",
+        "2/3 bnn-seed-0",
+        "3/3 ours-bnn-seed-0",
+    ]
+    assert (tmp_path / "runs/small/mnist/table.md").exists()
+
+
 def test_other_ranks_leave_files_alone(tmp_path, monkeypatch):
+    """Whether the environment tells that this is one of them, or its training does."""
+    told, plan = [], Plan("mnist", "small", ["baseline"], machine={"devices": 2})
     monkeypatch.setattr(runs_room, "_train", lambda *given: {})
-    assert reproduce(Plan("mnist", "small", ["baseline"]), tmp_path, results=tmp_path / "kept") == {}
+    assert reproduce(plan, tmp_path, results=tmp_path / "kept", keep=told.append) == {}
+    monkeypatch.setattr("lightning.pytorch.utilities.rank_zero_only.rank", 1)
+    assert reproduce(plan, tmp_path, results=tmp_path / "kept", tell=told.append, keep=told.append) == {}
+    assert told == []
     assert not (tmp_path / "kept").exists()
 
 
@@ -298,7 +358,8 @@ def test_cells_marks_and_bold():
     assert not any(cell.best for cell in lines["BNN-E"].cells.values())
     assert lines["KSN-E 1"].cells["nll"].ours is None
     assert lines["KSN-E 1"].cells["nll"].mark == ""
-    assert "VOGN was trained with 1 draw(s) a step, not with the paper's ten." in shown.remarks
+    assert "VOGN was trained with 1 draw a step, not with the paper's ten." in shown.remarks
+    assert "an abacus, 2 threads a run" in shown.remarks[0]
     assert "A row without numbers of ours has not been run." in shown.remarks
 
 
@@ -326,6 +387,39 @@ def test_claims_are_judged_by_the_numbers():
     assert "| yes: 0.8724 / 0.8374 | **no**: 0.8600 / 0.9000 | yes: 0.9845 / 0.9732 |  |" in page
 
 
+@pytest.mark.parametrize(("accuracies", "verdict"), [((0.9, 0.88), 1), ((0.88, 0.9), -1), ((0.9, 0.899), 0)])
+def test_accuracies_are_compared_image_by_image(accuracies, verdict):
+    """Against the mean and the standard error of the differences, one by one."""
+    chosen = torch.Generator().manual_seed(0)
+    right = [(torch.rand(10_000, generator=chosen) < accuracy).int() for accuracy in accuracies]
+    difference = (right[0] - right[1]).double()
+    error = difference.std(correction=0) / 100
+    assert (difference.mean() > 2 * error).int() - (difference.mean() < -2 * error).int() == verdict
+    results = {
+        network: [
+            result(config_of(network), (given.double().mean().item(), *GOOD[1:]))
+            | {"correct": {"ensemble": f"{int(''.join(map(str, given.tolist())), 2):x}"} | {"mean": "0"}}
+        ]
+        for network, given in zip(("ksn-0.25", "bnn"), right, strict=True)
+    }
+    lines = {line.row.name: line for line in table("mnist", results).lines}
+    assert more_accurate(lines["KSN-E 0.25"], lines["BNN-E"]) == verdict
+
+
+def test_the_same_images_tell_smaller_differences():
+    """Thirty images more of ten thousand: nothing between strangers, something where all others are the same."""
+    results = {n: [result(config_of(n), (a, *GOOD[1:]))] for n, a in (("ksn-0.25", 0.903), ("bnn", 0.9))}
+    lines = {line.row.name: line for line in table("mnist", results).lines}
+    assert better("accuracy", 0.903, 0.9) == 0
+    assert more_accurate(lines["KSN-E 0.25"], lines["BNN-E"]) == 1
+
+
+def test_better_is_the_opposite_of_worse():
+    for key, pairs in {"accuracy": ((0.9, 0.88), (0.9, 0.899)), "nll": ((1.0, 0.81), (1.0, 0.79))}.items():
+        assert [better(key, *pair) for pair in pairs] == [-better(key, *pair[::-1]) for pair in pairs]
+    assert [better("nll", 1.0, 0.81), better("nll", 1.0, 0.79)] == [0, -1]
+
+
 def test_seeds_are_averaged_with_their_spread():
     results = {"baseline": [result(config_of("baseline"), metrics) for metrics in (GOOD, BAD)]}
     cell = table("mnist", results).lines[0].cells["accuracy"]
@@ -348,6 +442,8 @@ def test_notes_are_about_the_results():
     assert "min(1, N / number of weights)" not in said(kl="blundell")
     assert "2^(M-i)" in said(kl="blundell")
     assert "crops and flips" in said(augment=True)
+    assert "running statistics" in said()
+    assert "re-estimated for each draw from 512 training images" in said(recalibrate=512)
 
 
 def test_a_changed_source_is_seen():
@@ -415,7 +511,7 @@ def test_the_command_shows_and_writes_the_table(trainings, tmp_path, monkeypatch
 )
 def test_a_table_from_real_trainings(data, rows, filled, tmp_path, monkeypatch):
     """The whole way."""
-    few = pictures(data)
+    few = worker.pictures(data)
     monkeypatch.setattr("kernelseed.training.config.load", lambda *given, **options: few)
     words = ["reproduce", data, "--preset", "small", "--rows", rows, "--vogn-samples", "1", "-q"]
     ran = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--results", str(tmp_path / "kept")])
@@ -423,4 +519,4 @@ def test_a_table_from_real_trainings(data, rows, filled, tmp_path, monkeypatch):
     shown = table(data, read_results(tmp_path / f"kept/small/{data}"))
     assert [line.row.name for line in shown.lines if line.cells["nll"].ours is not None] == filled
     page = (tmp_path / f"small/{data}/table.md").read_text()
-    assert ("VOGN was trained with 1 draw(s) a step" in page) == (rows == "vogn")
+    assert ("VOGN was trained with 1 draw a step" in page) == (rows == "vogn")

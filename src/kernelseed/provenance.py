@@ -13,6 +13,9 @@ import torch
 PACKAGES = ("kernelseed", "torch", "lightning", "numpy", "ivon-opt")
 
 
+KEYS = ("versions", "processor", "threads", "commit")
+
+
 def provenance() -> dict[str, Any]:
     """Versions of what computed, the processor, the thread count and the source's commit."""
     return {

@@ -40,6 +40,9 @@ def reproduce(
     ] = "automatic",
     vogn_samples: Annotated[int, typer.Option(min=1, help="Draws a step of VOGN; the paper's ten are slow.")] = 10,
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips in training.")] = False,
+    recalibrate: Annotated[
+        int, typer.Option(help="Training images to re-estimate BatchNorm from for each draw, in the paper's rows too.")
+    ] = 0,
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true.")] = "32-true",
     devices: int = 1,
     nodes: int = 1,
@@ -53,10 +56,13 @@ def reproduce(
 
     Stopped at any moment, the same command goes on where it was; what is finished is not trained again.
     """
+    machine = {
+        "precision": precision, "devices": devices, "nodes": nodes, "accelerator": accelerator, "strategy": strategy
+    }  # fmt: skip
+    networks = None if rows is None else [name.strip() for name in rows.split(",") if name.strip()]
     plan = Plan(
-        data, preset, None if rows is None else [name.strip() for name in rows.split(",") if name.strip()], seeds,
-        kl, vogn_samples, augment,
-        {"precision": precision, "devices": devices, "nodes": nodes, "accelerator": accelerator, "strategy": strategy},
+        data, preset, networks, seeds,
+        kl=kl, vogn_samples=vogn_samples, augment=augment, recalibrate=recalibrate, machine=machine,
     )  # fmt: skip
     try:
         found = run_plan(

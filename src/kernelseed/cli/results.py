@@ -18,8 +18,9 @@ from kernelseed.cli.datasets import DataDir
 from kernelseed.cli.show import comparison, console, megas, narrow_table, print_json, say
 from kernelseed.files import StorageError, write_json, write_text
 from kernelseed.network import BayesianModule
+from kernelseed.provenance import provenance
 from kernelseed.report.page import write as write_page
-from kernelseed.report.runs import records
+from kernelseed.report.runs import read as read_runs
 from kernelseed.storage import load
 from kernelseed.training import Config, RunFolder
 from kernelseed.training.evaluation import (
@@ -56,7 +57,13 @@ def evaluate(
     options: dict[str, Any] = {"recalibrate": images, "seed": config.seed}
     samples = config.samples if samples is None else samples
     ways = {"ensemble": samples, "mean": 0} if samples and config.build_method().random else {"mean": 0}
-    found: dict[str, Any] = {"settings": {"samples": samples, **options, "temperature": {}}, "metrics": {}}
+    found: dict[str, Any] = {
+        "settings": {"samples": samples, **options, "temperature": {}},
+        "metrics": {},
+        **{key: result[key] for key in ("labels", "parameters", "seed", "config")},
+        "trained": folder.trained(),
+        **provenance(),
+    }
     for way, number in ways.items():
         inside = predict_split(net, dataset.test, dataset, samples=number, **options)
         probs = inside.probs
@@ -170,7 +177,7 @@ def report(
 
 def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, overwrite: bool = False) -> Path:
     """The page for these runs; returns its path."""
-    write_page([record for run in runs for record in records(RunFolder(run), data_dir)], out, overwrite=overwrite)
+    write_page(read_runs(runs, data_dir), out, overwrite=overwrite)
     return out
 
 

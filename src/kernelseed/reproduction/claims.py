@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelseed.reproduction.tables import METRICS, Line, Table, better
+from kernelseed.reproduction.tables import METRICS, Line, Table, better, more_accurate
 
-YES, NO, EVEN = "yes", "no", "even"
+WORDS = {1: "yes", 0: "even", -1: "no"}
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,17 @@ CLAIMS: tuple[Claim, ...] = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim about one metric: the paper's pair of numbers and ours, and whether each of them bears it out."""
+    """A claim about one metric: the paper's pair of numbers and ours, and whether each of them bears it out.
+
+    A pair is None, and its word empty, where the paper has no such rows or where one of ours has not been run.
+    """
 
     claim: Claim
     key: str
     paper: tuple[float, float] | None
+    in_paper: str
     ours: tuple[float, float] | None
-
-    @property
-    def in_paper(self) -> str:
-        """By the printed numbers; empty where the paper has no such rows."""
-        return "" if self.paper is None else _word(self.key, *self.paper)
-
-    @property
-    def here(self) -> str:
-        """By ours; empty where a row has not been run."""
-        return "" if self.ours is None else _word(self.key, *self.ours)
+    here: str
 
 
 def verdicts(shown: Table) -> list[Verdict]:
@@ -67,14 +62,16 @@ def verdicts(shown: Table) -> list[Verdict]:
 
 def _judged(claim: Claim, shown: Table) -> Iterable[Verdict]:
     lines: dict[str, Line] = {line.row.name: line for line in (shown.own_lines if claim.own else shown.lines)}
+    first, second = lines[claim.first], lines[claim.second]
     for key in claim.metrics:
-        first, second = lines[claim.first].cells[key], lines[claim.second].cells[key]
-        ours = None if first.ours is None or second.ours is None else (first.ours, second.ours)
-        yield Verdict(claim, key, None if claim.own else (first.paper, second.paper), ours)
-
-
-def _word(key: str, first: float, second: float) -> str:
-    return {1: YES, 0: EVEN, -1: NO}[better(key, first, second)]
+        one, other = first.cells[key], second.cells[key]
+        paper, in_paper, ours, here = None, "", None, ""
+        if not claim.own:
+            paper, in_paper = (one.paper, other.paper), WORDS[better(key, one.paper, other.paper)]
+        if one.ours is not None and other.ours is not None:
+            sign = more_accurate(first, second) if key == "accuracy" else better(key, one.ours, other.ours)
+            ours, here = (one.ours, other.ours), WORDS[sign]
+        yield Verdict(claim, key, paper, in_paper, ours, here)
 
 
 def claims_markdown(tables: Sequence[Table]) -> str:

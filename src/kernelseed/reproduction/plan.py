@@ -125,10 +125,10 @@ class Run:
         samples = self.config.options.get("samples")
         return NETWORKS[self.network].cost if samples is None else 1.1 * samples
 
-    def trains_as(self, other: Run) -> bool:
+    def trains_as(self, other: Config) -> bool:
         """Whether both are one training, tested in two ways: BatchNorm's statistics are re-estimated afterwards."""
-        mine, theirs = (replace(run.config, options={}, recalibrate=0) for run in (self, other))
-        return mine == theirs and self.config.build_method() == other.config.build_method()
+        mine, theirs = (replace(config, options={}, recalibrate=0) for config in (self.config, other))
+        return mine == theirs and self.config.build_method() == other.build_method()
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,13 @@ class Plan:
 
     preset        "paper": ResNet-18 at full width, 5 epochs on the 28 x 28 sets and 100 on CIFAR; "small": width 16,
                   2 and 5 epochs, for two cores
-    networks      names of `NETWORKS`; None: all, or with another `kl` those that have one
+    networks      names of `NETWORKS`; None: all that the settings below make a difference to
     seeds         how many, from 0 on
     kl            the KL's weight in the paper's rows of KSN and BNN, as these methods take it; results with any but the
                   first choice are kept apart, in `PRESET-KL/DATA`
     augment       random crops and flips; results are kept apart, in `PRESET-augmented/DATA`
+    recalibrate   training images from which BatchNorm is re-estimated for each draw, in the paper's rows too; results
+                  are kept apart, in `PRESET-recalibrated/DATA`, and what was trained without it is only tested again
     vogn_samples  draws a step; the paper's ten make VOGN ten times as slow as any other row
     machine       what else a `Config` takes about the machine: precision, devices, nodes, accelerator, strategy
 
@@ -156,6 +158,7 @@ class Plan:
     kl: str = SIGMA_AND_KL["kl"]
     vogn_samples: int = 10
     augment: bool = False
+    recalibrate: int = 0
     machine: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -181,7 +184,11 @@ class Plan:
     @property
     def variant(self) -> str:
         """The preset, and what else differs from the tables' setting."""
-        others = {self.kl: self.kl != SIGMA_AND_KL["kl"], "augmented": self.augment}
+        others = {
+            self.kl: self.kl != SIGMA_AND_KL["kl"],
+            "augmented": self.augment,
+            "recalibrated": self.recalibrate > 0,
+        }
         return "-".join([self.preset, *(name for name, differs in others.items() if differs)])
 
     @property
@@ -206,7 +213,10 @@ class Plan:
         return [name for name in self._everything() if not METHODS[NETWORKS[name].method].distributed]
 
     def _everything(self) -> list[str]:
-        return [name for name, network in NETWORKS.items() if self.kl == SIGMA_AND_KL["kl"] or "kl" in network.options]
+        """All networks, or in a variant of the tables' setting those that it changes: `--kl` those with a KL."""
+        this = replace(self, machine={})  # on which not all of them can be trained
+        usual = replace(this, kl=SIGMA_AND_KL["kl"], augment=False, recalibrate=0)
+        return [name for name in NETWORKS if this == usual or this.run(name, 0) != usual.run(name, 0)]
 
     def _config(self, network: Network, seed: int) -> Config:
         options = dict(network.options)
@@ -216,8 +226,8 @@ class Plan:
             options["samples"] = self.vogn_samples
         return Config(
             data=self.data, method=network.method, options=options, width=64 if self.preset == "paper" else 16,
-            epochs=self.epochs, batch_size=BATCH_SIZE // self.processes, seed=seed, recalibrate=network.recalibrate,
-            augment=self.augment, **self.machine,
+            epochs=self.epochs, batch_size=BATCH_SIZE // self.processes, seed=seed,
+            recalibrate=network.recalibrate or self.recalibrate, augment=self.augment, **self.machine,
         )  # fmt: skip
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ MACHINE = ("devices", "nodes", "accelerator", "strategy", "batch_size")
 """Settings in which finished runs may differ, as long as all processes together share the same batch."""
 
 
+def _nothing(given: Any) -> None:
+    """What is done where nobody listens."""
+
+
 def reproduce(
     plan: Plan,
     out: str | Path,
@@ -22,8 +27,8 @@ def reproduce(
     results: str | Path | None = None,
     data_dir: str | Path | None = None,
     progress: bool = True,
-    tell: Callable[[str], Any] = lambda line: None,
-    keep: Callable[[dict[str, list[Result]]], Any] = lambda found: None,
+    tell: Callable[[str], Any] = _nothing,
+    keep: Callable[[dict[str, list[Result]]], Any] = _nothing,
 ) -> dict[str, list[Result]]:
     """Run what is missing of a plan, and return all that is finished: for each network its results, a seed each.
 
@@ -35,18 +40,21 @@ def reproduce(
     tell     is given a line of text before each training
     keep     is given all that is finished, after each training and at the end
     """
-    root, out = out, Path(out) / plan.folder
+    root, out = Path(out), Path(out) / plan.folder
     kept = None if results is None else Path(results) / plan.folder
     runs = plan.runs()
     for run in runs:  # all complaints before the first hour of training
         _require_same_setting(run, out, kept)
-    others = False
+    if others := _is_one_of_the_others(plan):
+        tell = _nothing
     for name in plan.left_out():
         tell(f"{name} trains in one process and is left out: run it by itself, on one device")
     missing = [run for run in runs if not _finished(run, out, kept)]
     for number, run in enumerate(missing):
-        tell(f"{number + 1}/{len(missing)} {run.name}{_time_left(missing[number:], out)}")
-        _share(run, plan, out)
+        to_train = [each for each in missing[number:] if _same_training(each, plan, root) is None]
+        left = _time_left(to_train, out) if run in to_train else ": to be tested"
+        tell(f"{number + 1}/{len(missing)} {run.name}{left}")
+        _share(run, plan, root)
         if not _train(run, _run_folder(run, out), data_dir, progress):
             others = True
             continue
@@ -71,7 +79,7 @@ def finished_results(folder: Path) -> dict[str, list[Result]]:
     return {
         network: found
         for network in NETWORKS
-        if (found := [RunFolder(path.parent).result() for path in sorted(folder.glob(f"{network}/seed-*/result.json"))])
+        if (found := [_result(RunFolder(path.parent)) for path in sorted(folder.glob(f"{network}/seed-*/result.json"))])
     }
 
 
@@ -84,6 +92,15 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     }
 
 
+def _is_one_of_the_others(plan: Plan) -> bool:
+    """Whether this is not the first of several processes, as far as the environment tells; else its training will."""
+    if plan.processes == 1:
+        return False
+    from lightning.pytorch.utilities import rank_zero_only
+
+    return bool(getattr(rank_zero_only, "rank", 0))
+
+
 def _train(run: Run, folder: Path, data_dir: str | Path | None, progress: bool) -> Result:
     from kernelseed.training import train  # Lightning takes seconds to import, and a table can be shown without
 
@@ -91,17 +108,26 @@ def _train(run: Run, folder: Path, data_dir: str | Path | None, progress: bool) 
     return train(run.config, folder, resume=folder.exists(), data_dir=data_dir, progress=progress)
 
 
-def _share(run: Run, plan: Plan, out: Path) -> None:
-    """Begin at the end of the same training if another network's run is that: only the test is left to do."""
-    folder = _run_folder(run, out)
-    if folder.exists() or plan.processes > 1:  # of many processes, the others may have looked before the copy is there
-        return
-    for other in (plan.run(name, run.config.seed) for name in NETWORKS if name != run.network):
-        trained = RunFolder(_run_folder(other, out))
-        if other.trains_as(run) and trained.finished:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            trained.branch(folder, run.config)
-            return
+def _share(run: Run, plan: Plan, root: Path) -> None:
+    """Begin at the end of the same training if another run is that: only the test is left to do."""
+    if (trained := _same_training(run, plan, root)) is not None:
+        folder = _run_folder(run, root / plan.folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        trained.branch(folder, run.config)
+
+
+def _same_training(run: Run, plan: Plan, root: Path) -> RunFolder | None:
+    """A finished run that differs in its test alone, unless this one has begun already."""
+    if _run_folder(run, root / plan.folder).exists():
+        return None
+    if plan.processes > 1:  # the others may have looked before the copy is there
+        return None
+    for place in (plan.folder, replace(plan, recalibrate=0).folder):
+        for name in NETWORKS:
+            trained = RunFolder(root / place / name / f"seed-{run.config.seed}")
+            if trained.finished and trained.latest_checkpoint() and run.trains_as(trained.training_config()):
+                return trained
+    return None
 
 
 def _run_folder(run: Run, out: Path) -> Path:
@@ -121,7 +147,22 @@ def _copy(run: Run, out: Path, kept: Path | None) -> None:
     if kept is None or not folder.finished or _result_file(run, kept).exists():
         return
     kept.mkdir(parents=True, exist_ok=True)
-    write_json(_result_file(run, kept), folder.result())
+    write_json(_result_file(run, kept), _result(folder))
+
+
+def _result(folder: RunFolder) -> Result:
+    """A run's result, and which test images it had right, so that two networks can be compared image by image.
+
+    For each way of predicting a bit an image, in a hexadecimal number.
+    """
+    from kernelseed.training.evaluation import read_prediction
+
+    result, correct = folder.result(), {}
+    for way in result["metrics"]:
+        prediction, labels = read_prediction(folder.path / f"test-{way}.safetensors")
+        bits = "".join("01"[right] for right in (prediction.label == labels).int().tolist())
+        correct[way] = f"{int(bits, 2):x}"
+    return {**result, "correct": correct}
 
 
 def _require_same_setting(run: Run, out: Path, kept: Path | None) -> None:

@@ -40,6 +40,8 @@ class Line:
     parameters: tuple[float | None, float]
     relative: tuple[float | None, float]
     cells: dict[str, Cell]
+    correct: list[int]
+    """For each seed, which test images were right, a bit each."""
 
     @property
     def block(self) -> float | str:
@@ -66,14 +68,19 @@ class Table:
 
 def table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     """The table of a data set, from the results of each network (a list, a seed each) as far as there are any."""
-    configs = [result["config"] for found in results.values() for result in found]
+    papers = [row.network for row in ROWS]
+    configs = [result["config"] for network in papers for result in results.get(network, ())]
     kls = {config["options"]["kl"] for config in configs if "kl" in config["options"]} or {SIGMA_AND_KL["kl"]}
     return Table(
         data,
         _lines(data, ROWS, results),
         _lines(data, OWN_ROWS, results),
         _remarks(results),
-        notes(_listed(sorted(map(str, kls))), any(config["augment"] for config in configs)),
+        notes(
+            _listed(sorted(map(str, kls))),
+            any(config["augment"] for config in configs),
+            max((config["recalibrate"] for config in configs), default=0),
+        ),
     )
 
 
@@ -108,6 +115,7 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
             size(row, "trained", "parameters"),
             size(row, "relative", "relative"),
             {key: cell(row, key) for key in METRICS},
+            [int(result["correct"][row.way], 16) for result in results.get(row.network, ())],
         )
         for row in rows
     ]
@@ -123,16 +131,29 @@ def mark(row: Row, key: str, ours: float, paper: float) -> str:
 def better(key: str, first: float, second: float) -> int:
     """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small to be spoken of.
 
-    Accuracies have to be two standard errors of their difference apart; other metrics a fifth of the second, which is a
-    rule of thumb and no test.
+    Accuracies have to be two standard errors of their difference apart, as if on other images each; other metrics a
+    fifth of the larger, which is a rule of thumb and no test.
     """
     if key == "accuracy":
-        within = 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES)
-    else:
-        within = 0.2 * second
-    if abs(first - second) <= within:
-        return 0
-    return 1 if (first > second) == (key == "accuracy") else -1
+        return _sign(first - second, 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES))
+    return -_sign(first - second, 0.2 * max(first, second))
+
+
+def more_accurate(first: Line, second: Line) -> int:
+    """1 if the first of two rows is the more accurate, -1 if the second, 0 if the test images can't tell them apart.
+
+    Both have seen the same images, and only those count that one of them had right and the other wrong: two standard
+    errors of a paired difference, averaged over seeds.
+    """
+    pairs = list(zip(first.correct, second.correct, strict=False))
+    only_first = statistics.fmean((one & ~other).bit_count() for one, other in pairs)
+    only_second = statistics.fmean((other & ~one).bit_count() for one, other in pairs)
+    difference = only_first - only_second
+    return _sign(difference, 2 * math.sqrt(only_first + only_second - difference**2 / TEST_IMAGES))
+
+
+def _sign(difference: float, within: float) -> int:
+    return 0 if abs(difference) <= within else 1 if difference > 0 else -1
 
 
 def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
@@ -140,6 +161,7 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     if not every:
         return []
     configs = [result["config"] for result in every]
+    made = [result.get("trained", result) for result in every]  # its test may have come later, from another commit
     seeds = {network: len(found) for network, found in results.items()}
 
     def each(values: Iterable[Any]) -> str:
@@ -149,20 +171,26 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     remarks = [
         f"ResNet-18 of width {each(c['width'] for c in configs)}, {each(c['epochs'] for c in configs)} epochs, "
         f"{each(c['precision'] for c in configs)}, seed{'s' * (max(seeds.values()) > 1)} "
-        f"{each(r['seed'] for r in every)}; torch {each(r['versions']['torch'] for r in every)}, "
-        f"{each(r['processor'] for r in every)}, {each(r['threads'] for r in every)} thread(s) a run, "
-        f"{sum(seconds) / 3600:.1f} hours of training in all, commit {each(short(r['commit']) for r in every)}."
+        f"{each(r['seed'] for r in every)}; torch {each(r['versions']['torch'] for r in made)}, "
+        f"{each(r['processor'] for r in made)}, {_counted({r['threads'] for r in made}, 'thread')} a run, "
+        f"{sum(seconds) / 3600:.1f} hours of training in all, commit {each(short(r['commit']) for r in made)}."
     ]
+    if many := {c["devices"] * c["nodes"] for c in configs} - {1}:
+        remarks.append(f"Trained by {each(many)} processes together; BatchNorm normalises the share that each has.")
     if max(seeds.values()) > 1:
         remarks.append("±: the standard deviation over seeds.")
         fewer = [f"{network} ({count})" for network, count in seeds.items() if count < max(seeds.values())]
         remarks += [f"With fewer seeds: {_listed(fewer)}."] * bool(fewer)
     draws = {r["config"]["options"]["samples"] for r in results.get("vogn", ())}
     if draws - {NETWORKS["vogn"].options["samples"]}:
-        remarks.append(f"VOGN was trained with {_listed(sorted(draws))} draw(s) a step, not with the paper's ten.")
+        remarks.append(f"VOGN was trained with {_counted(draws, 'draw')} a step, not with the paper's ten.")
     if any(network not in results for network in NETWORKS):
         remarks.append("A row without numbers of ours has not been run.")
     return remarks
+
+
+def _counted(counts: set[int], thing: str) -> str:
+    return f"{_listed(sorted(counts))} {thing}{'' if counts == {1} else 's'}"
 
 
 def short(commit: str | None) -> str:

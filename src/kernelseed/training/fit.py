@@ -14,7 +14,6 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
@@ -43,25 +42,25 @@ def train(
     if it had never stopped, bit by bit, on the same kind of machine and number of threads.
     """
     run = RunFolder(out)
-    writes = getattr(rank_zero_only, "rank", 0) == 0
     if resume:
         if not run.path.is_dir():
             raise StorageError(f"{run.path} is not there, so nothing can go on; start it without --resume.")
         config = run.training_config()
         if run.finished:
             return run.result()
-    elif writes:
+    curves = Curves(run)
+    trainer = _trainer(config, run, curves, tensorboard, progress)
+    begins = trainer.is_global_zero and not resume
+    if begins:
         run.require_absent()
     data = config.load_data(data_dir)
     torch.manual_seed(config.seed)
     plain = config.build_model(data)
     method = config.build_method()
     net = method.build(plain)
-    curves = Curves(run)
-    trainer = _trainer(config, run, curves, tensorboard, progress)
     batches, validation = _batches(config, data, trainer)
     # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
-    if writes and not resume:
+    if begins:
         described = describe(method.posterior(net, method.optimizer(net, len(data.train))))
         RunFolder.create(out, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
     module = Training(
@@ -80,7 +79,8 @@ def _finish(
     run: RunFolder, config: Config, data: Dataset, module: Training, plain: nn.Module, seconds: float
 ) -> dict[str, Any]:
     """Store the trained network, test it, and say how it came about."""
-    net, method, posterior = module.net, module.method, module.posterior().cpu()
+    net, method = module.net, module.method
+    posterior = module.posterior().to(module.trainer.strategy.root_device)  # from which Lightning has moved it away
     write_weights(posterior, run.weights)
     return {
         "metrics": _evaluate(posterior, config, data, run),
@@ -96,6 +96,7 @@ def _finish(
         "seconds": round(seconds, 2),
         "seed": config.seed,
         "config": config.as_json(),
+        **{key: value for key, value in run.config().items() if key == "trained"},  # a branch, elsewhere
         **provenance(),
     }
 

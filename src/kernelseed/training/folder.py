@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernelseed import provenance
 from kernelseed.files import StorageError, read_json, write_json, write_text
 from kernelseed.storage import CONFIG, WEIGHTS
 from kernelseed.training.config import Config
@@ -34,7 +35,7 @@ class RunFolder:
         """A new folder with this run's training and another config to test it by: `train` resumes it at the test."""
 
         def copy(scratch: Path) -> None:
-            write_json(scratch / CONFIG, {**self.config(), "training": config.as_json()})
+            write_json(scratch / CONFIG, {**self.config(), "training": config.as_json(), "trained": self.trained()})
             shutil.copy(self.path / METRICS, scratch)
             shutil.copytree(self.checkpoints, scratch / CHECKPOINTS)
 
@@ -102,6 +103,11 @@ class RunFolder:
         if not self.finished:
             raise StorageError(f"{self.path} has no {RESULT}: the run is not finished; continue it with --resume.")
         return read_json(self.path / RESULT)
+
+    def trained(self) -> dict[str, Any]:
+        """Where a finished run's training came from, which for a branch is not where its result did."""
+        result = self.result()
+        return result.get("trained") or {key: result[key] for key in provenance.KEYS}
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:
         """The curves, a row an epoch."""
