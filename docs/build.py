@@ -18,6 +18,7 @@ from typing import Any
 from kernelseed.reproduction import DATA, Plan, Table, read_results
 from kernelseed.reproduction import table as paper_table
 from kernelseed.reproduction.claims import claims_markdown
+from kernelseed.reproduction.plan import OWN_ROWS, ROWS
 from kernelseed.reproduction.render import markdown, markdown_lines, notes_markdown
 from kernelseed.reproduction.tables import METRICS, short
 
@@ -123,14 +124,18 @@ def reproduction(preset: str, data: str) -> Callable[[], str]:
     return build
 
 
-def reproducing(variant: str, data: str) -> str:
+VARIANTS: dict[str, dict[str, Any]] = {"": {}, "blundell": {"kl": "blundell"}, "recalibrated": {"recalibrate": 4096}}
+"""Folders of result files beside the tables', `PRESET-VARIANT`, and what differs there."""
+
+
+def reproducing(folder: str, data: str) -> str:
     """The command that makes the result files of a table again."""
-    results = read_results(ROOT / "results" / variant / data)
-    preset, _, kl = variant.partition("-")
-    plan = Plan(data, preset, **({"kl": kl} if kl else {}))
+    results = read_results(ROOT / "results" / folder / data)
+    preset, _, variant = folder.partition("-")
+    plan = Plan(data, preset, **VARIANTS[variant])
     words = ["kernelseed reproduce", data, "--preset", preset]
-    if kl:
-        words += ["--kl", kl]
+    for option, value in VARIANTS[variant].items():
+        words += [f"--{option}", str(value)]
     if results and {run.network for run in plan.runs()} != set(results):
         words += ["--rows", ",".join(results)]
     for samples in {found["config"]["options"]["samples"] for found in results.get("vogn", ())}:
@@ -140,20 +145,27 @@ def reproducing(variant: str, data: str) -> str:
     return " ".join([*words, "--results results"])
 
 
-def with_blundells_weight() -> str:
-    lines = [line for line in reproduced("paper-blundell", "fashion-mnist").lines if line.cells["nll"].ours is not None]
-    return markdown_lines(lines)
+def variant(name: str) -> Callable[[], str]:
+    """The rows of Fashion-MNIST's table that were run in another setting."""
+
+    def build() -> str:
+        shown = reproduced(f"paper-{name}", "fashion-mnist")
+        return markdown_lines([line for line in shown.lines if line.cells["nll"].ours is not None])
+
+    return build
 
 
 SHORT = ("Baseline", "MC-Drop", "KSN-E 0.25", "KSN-P 0.25", "FKSN 0.25", "BNN-E", "BNN-P")
 
 
 def in_short() -> str:
-    """The rows that most people look for."""
-    shown = reproduced("paper", "fashion-mnist")
+    """The rows that most people look for, as a table of their own."""
+    wanted = {row.network for row in (*ROWS, *OWN_ROWS) if row.name in SHORT}
+    found = read_results(ROOT / "results/paper/fashion-mnist")
+    shown = paper_table("fashion-mnist", {network: found[network] for network in found if network in wanted})
     lines = [line for line in shown.lines if line.row.name in SHORT]
     parts = (markdown_lines(lines), "With this library's own defaults:", markdown_lines(shown.own_lines))
-    return "\n\n".join((*parts, " ".join(shown.remarks)))
+    return "\n\n".join((*parts, shown.remarks[0]))
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
@@ -163,7 +175,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_fashion": reproduction("paper", "fashion-mnist"),
     "reproduction_mnist": reproduction("paper", "mnist"),
     "reproduction_cifar10": reproduction("small", "cifar10"),
-    "reproduction_blundell": with_blundells_weight,
+    "reproduction_blundell": variant("blundell"),
     "reproduction_claims": lambda: claims_markdown(
         [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
     ),

@@ -21,6 +21,14 @@ def test_the_pages_say_what_the_result_files_say():
     assert ran.returncode == 0, ran.stderr
 
 
+def test_every_section_stands_on_a_page(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import build
+
+    pages = "".join((ROOT / page).read_text(encoding="utf-8") for page in build.PAGES)
+    assert sorted(re.findall(r"<!-- begin (\w+) -->", pages)) == sorted(build.SECTIONS)
+
+
 def test_the_figure_shows_what_the_result_files_say():
     drawn = figure.draw({data: read_results(ROOT / "results/paper" / data) for data in DATA})
     assert figure.points(drawn) in (ROOT / "docs/figures/reproduction.svg").read_text(encoding="utf-8")

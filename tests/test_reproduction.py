@@ -412,6 +412,14 @@ def test_the_same_images_tell_smaller_differences():
     lines = {line.row.name: line for line in table("mnist", results).lines}
     assert better("accuracy", 0.903, 0.9) == 0
     assert more_accurate(lines["KSN-E 0.25"], lines["BNN-E"]) == 1
+    assert _smaller_and_accurate(results) == "yes"
+    del results["bnn"][0]["correct"]  # as in results of an older version
+    assert _smaller_and_accurate(results) == "even"
+
+
+def _smaller_and_accurate(results):
+    claims = {(v.claim.text, v.key): v.here for v in verdicts(table("mnist", results))}
+    return claims["... with .15 of its parameters", "accuracy"]
 
 
 def test_better_is_the_opposite_of_worse():

@@ -69,7 +69,8 @@ def _judged(claim: Claim, shown: Table) -> Iterable[Verdict]:
         if not claim.own:
             paper, in_paper = (one.paper, other.paper), WORDS[better(key, one.paper, other.paper)]
         if one.ours is not None and other.ours is not None:
-            sign = more_accurate(first, second) if key == "accuracy" else better(key, one.ours, other.ours)
+            paired = key == "accuracy" and first.correct and second.correct
+            sign = more_accurate(first, second) if paired else better(key, one.ours, other.ours)
             ours, here = (one.ours, other.ours), WORDS[sign]
         yield Verdict(claim, key, paper, in_paper, ours, here)
 

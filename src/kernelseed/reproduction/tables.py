@@ -41,7 +41,7 @@ class Line:
     relative: tuple[float | None, float]
     cells: dict[str, Cell]
     correct: list[int]
-    """For each seed, which test images were right, a bit each."""
+    """For each seed, which test images were right, a bit each; empty if the results do not say."""
 
     @property
     def block(self) -> float | str:
@@ -109,13 +109,17 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
     def size(row: Row, key: str, printed_key: str) -> tuple[float | None, float]:
         return _mean([r["parameters"][key] for r in results.get(row.network, ())]), printed[row.name][printed_key]
 
+    def correct(row: Row) -> list[int]:
+        found = [result.get("correct", {}).get(row.way) for result in results.get(row.network, ())]
+        return [] if None in found else [int(bits, 16) for bits in found]
+
     return [
         Line(
             row,
             size(row, "trained", "parameters"),
             size(row, "relative", "relative"),
             {key: cell(row, key) for key in METRICS},
-            [int(result["correct"][row.way], 16) for result in results.get(row.network, ())],
+            correct(row),
         )
         for row in rows
     ]
@@ -143,7 +147,7 @@ def more_accurate(first: Line, second: Line) -> int:
     """1 if the first of two rows is the more accurate, -1 if the second, 0 if the test images can't tell them apart.
 
     Both have seen the same images, and only those count that one of them had right and the other wrong: two standard
-    errors of a paired difference, averaged over seeds.
+    errors of a paired difference, averaged over seeds. For rows whose results say which images they had right.
     """
     pairs = list(zip(first.correct, second.correct, strict=False))
     only_first = statistics.fmean((one & ~other).bit_count() for one, other in pairs)
