@@ -358,7 +358,8 @@ def test_cells_marks_and_bold():
     assert not any(cell.best for cell in lines["BNN-E"].cells.values())
     assert lines["KSN-E 1"].cells["nll"].ours is None
     assert lines["KSN-E 1"].cells["nll"].mark == ""
-    assert "VOGN was trained with 1 draw a step, not with the paper's ten." in shown.remarks
+    assert (lines["VOGN"].aside, lines["Baseline"].aside) == ("1 draw a step", "")
+    assert "| VOGN, 1 draw a step |" in markdown(shown)
     assert "an abacus, 2 threads a run" in shown.remarks[0]
     assert "A row without numbers of ours has not been run." in shown.remarks
 
@@ -527,4 +528,4 @@ def test_a_table_from_real_trainings(data, rows, filled, tmp_path, monkeypatch):
     shown = table(data, read_results(tmp_path / f"kept/small/{data}"))
     assert [line.row.name for line in shown.lines if line.cells["nll"].ours is not None] == filled
     page = (tmp_path / f"small/{data}/table.md").read_text()
-    assert ("VOGN was trained with 1 draw a step" in page) == (rows == "vogn")
+    assert ("| VOGN, 1 draw a step |" in page) == (rows == "vogn")

@@ -19,8 +19,9 @@ NOTES: tuple[str, ...] = (
     "sets another: `--kl blundell` is Bayes by Backprop's own.",
     "Seeds: C_pip = ceil(delta C_f), so at delta .25 the ten-class head has rank 3; Glorot's start.",
     "VOGN is trained with Vadam, as in the paper, at a rate of 1e-2 instead of 1e-3 and with noise of .01 at the "
-    "start. † Its softmax is applied once. The paper's NLL and calibration of VOGN lie where a softmax applied twice "
-    "puts them, and can't be compared; accuracies can.",
+    "start; with the paper's ten draws a step, unless its row says another number. † Its softmax is applied once. The "
+    "paper's NLL and calibration of VOGN lie where a softmax applied twice puts them, and can't be compared; "
+    "accuracies can.",
     "Dropout at .1 is inside each residual block, after its first activation; the paper does not say where.",
     "ECE, ACE and MCE over 15 bins of equal width; the paper does not print the number. ACE is the plain mean over "
     "bins that are not empty.",

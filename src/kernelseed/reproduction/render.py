@@ -30,7 +30,7 @@ class Writing:
         """A line, column by column."""
         row = line.row
         return [
-            row.model,
+            f"{row.model}, {line.aside}" if line.aside else row.model,
             "" if row.delta is None else f"{row.delta:.2f}",
             "" if row.dropout is None else f"{row.dropout:.2f}",
             self._pair(*(None if count is None else f"{count / 1e6:.1f}M" for count in line.parameters)),

@@ -37,6 +37,8 @@ class Line:
     """A row with its cells."""
 
     row: Row
+    aside: str
+    """What the row's trainings have otherwise than the plan, in a few words."""
     parameters: tuple[float | None, float]
     relative: tuple[float | None, float]
     cells: dict[str, Cell]
@@ -116,6 +118,7 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
     return [
         Line(
             row,
+            _aside(results.get(row.network, ())),
             size(row, "trained", "parameters"),
             size(row, "relative", "relative"),
             {key: cell(row, key) for key in METRICS},
@@ -185,12 +188,17 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
         remarks.append("±: the standard deviation over seeds.")
         fewer = [f"{network} ({count})" for network, count in seeds.items() if count < max(seeds.values())]
         remarks += [f"With fewer seeds: {_listed(fewer)}."] * bool(fewer)
-    draws = {r["config"]["options"]["samples"] for r in results.get("vogn", ())}
-    if draws - {NETWORKS["vogn"].options["samples"]}:
-        remarks.append(f"VOGN was trained with {_counted(draws, 'draw')} a step, not with the paper's ten.")
     if any(network not in results for network in NETWORKS):
         remarks.append("A row without numbers of ours has not been run.")
     return remarks
+
+
+def _aside(found: Sequence[dict[str, Any]]) -> str:
+    draws = {result["config"]["options"].get("samples") for result in found} - {
+        None,
+        NETWORKS["vogn"].options["samples"],
+    }
+    return f"{_counted(draws, 'draw')} a step" if draws else ""
 
 
 def _counted(counts: set[int], thing: str) -> str:
