@@ -145,12 +145,26 @@ def reproducing(folder: str, data: str) -> str:
     return " ".join([*words, "--results results"])
 
 
-def variant(name: str) -> Callable[[], str]:
-    """The rows of Fashion-MNIST's table that were run in another setting."""
+def with_blundells_weight() -> str:
+    lines = [line for line in reproduced("paper-blundell", "fashion-mnist").lines if line.cells["nll"].ours is not None]
+    return markdown_lines(lines)
+
+
+def beside(folders: tuple[str, str], names: tuple[str, str]) -> Callable[[], str]:
+    """Rows that are in both folders of result files, their numbers in one next to those in the other."""
+    keys = ("accuracy", "nll", "ece")
 
     def build() -> str:
-        shown = reproduced(f"paper-{name}", "fashion-mnist")
-        return markdown_lines([line for line in shown.lines if line.cells["nll"].ours is not None])
+        heading = ["Row", *(f"{METRICS[key]}, {name}" for key in keys for name in names)]
+        rows = []
+        for data in DATA:
+            shown = [reproduced(folder, data) for folder in folders]
+            for aside, block in (("", "lines"), (", own defaults", "own_lines")):
+                for pair in zip(*(getattr(each, block) for each in shown), strict=True):
+                    if all(line.cells["nll"].ours is not None for line in pair):
+                        numbers = [f"{line.cells[key].ours:.4f}" for key in keys for line in pair]
+                        rows.append([f"{shown[0].title}, {pair[0].row.name}{aside}", *numbers])
+        return table(heading, rows)
 
     return build
 
@@ -175,7 +189,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_fashion": reproduction("paper", "fashion-mnist"),
     "reproduction_mnist": reproduction("paper", "mnist"),
     "reproduction_cifar10": reproduction("small", "cifar10"),
-    "reproduction_blundell": variant("blundell"),
+    "reproduction_cifar100": reproduction("small", "cifar100"),
+    "reproduction_blundell": with_blundells_weight,
+    "reproduction_twice": beside(("earlier/paper", "paper"), ("first", "again")),
+    "reproduction_recalibrated": beside(("paper", "paper-recalibrated"), ("running", "re-estimated")),
     "reproduction_claims": lambda: claims_markdown(
         [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
     ),
