@@ -194,10 +194,8 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
 
 
 def _aside(found: Sequence[dict[str, Any]]) -> str:
-    draws = {result["config"]["options"].get("samples") for result in found} - {
-        None,
-        NETWORKS["vogn"].options["samples"],
-    }
+    planned = NETWORKS["vogn"].options["samples"]  # which no other network has
+    draws = {result["config"]["options"].get("samples", planned) for result in found} - {planned}
     return f"{_counted(draws, 'draw')} a step" if draws else ""
 
 
