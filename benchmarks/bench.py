@@ -36,8 +36,8 @@ sys.path.insert(0, str(HERE))
 import subjects  # noqa: E402
 
 import kernelseed as ks  # noqa: E402
-from kernelseed.files import write_json  # noqa: E402
-from kernelseed.provenance import provenance  # noqa: E402
+from kernelseed.core.files import write_json  # noqa: E402
+from kernelseed.training.origin import provenance  # noqa: E402
 
 console = Console()
 
@@ -147,7 +147,7 @@ def profile(count):
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorded
 
-    from kernelseed import kernels
+    from kernelseed.fast import kernels
 
     x, y = subjects.batch()
     library = kernels.library

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import kernelseed as ks
-from kernelseed.taps import trim
+from kernelseed.fast.taps import trim
 
 NUM_DATA = 60_000
 Step = Callable[[], None]

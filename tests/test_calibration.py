@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize_scalar
 
-from kernelseed import calibration, metrics
-from kernelseed.calibration import HIGHEST, LOWEST, TemperatureScaling
+from kernelseed import metrics
+from kernelseed.metrics import calibration
+from kernelseed.metrics.calibration import HIGHEST, LOWEST, TemperatureScaling
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 import kernelseed as ks
 from kernelseed import cli
-from kernelseed.cli import training as cli_training
+from kernelseed.cli import train_commands as cli_training
 from kernelseed.metrics import threshold_at_risk
 from kernelseed.training import RunFolder, fit
 from kernelseed.training.evaluation import read_prediction, summarise

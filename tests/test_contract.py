@@ -17,8 +17,8 @@ from torch import nn
 from torch.func import vmap
 
 import kernelseed as ks
-from kernelseed import kernels
-from kernelseed.network import call_with
+from kernelseed.core.network import call_with
+from kernelseed.fast import kernels
 
 PRIOR = ks.ScaleMixture()
 RANDOM = [name for name in DISTRIBUTIONS if name != "fixed"]

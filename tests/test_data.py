@@ -21,8 +21,9 @@ import torch
 
 import kernelseed
 from kernelseed import data
-from kernelseed.data import catalogue, files
-from kernelseed.data.files import Source
+from kernelseed.data import catalogue
+from kernelseed.data import downloads as files
+from kernelseed.data.downloads import Source
 from kernelseed.data.formats import read_cifar
 
 NAMES = ["digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"]

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelseed.cli.app import app
-from kernelseed.reproduction import DATA, figure, read_results
-from kernelseed.reproduction import runs as runs_room
+from kernelseed.reproduction import DATA, read_results
+from kernelseed.reproduction import panels as figure
+from kernelseed.reproduction import running as runs_room
 
 ROOT = Path(__file__).parent.parent
 TABLES = sorted(

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import kernelseed as ks
-from kernelseed import fused, kernels
-from kernelseed.distributions import Sample
+from kernelseed.core.distributions import Sample
+from kernelseed.fast import fused, kernels
 
 MAKERS = {
     "ksn": lambda model: ks.germinate(model, 0.5, min_rank=2),
@@ -194,7 +194,7 @@ def test_functional_transforms_and_other_dtypes_take_the_plain_path():
 @pytest.mark.parametrize("change", [{"KERNELSEED_KERNELS": "0"}, {"PATH": "/nowhere", "CC": "/nowhere/cc"}])
 def test_without_a_compiler_draws_are_made_by_plain_operations(change, tmp_path):
     script = (
-        "import torch, kernelseed as ks; from kernelseed import fused, kernels\n"
+        "import torch, kernelseed as ks; from kernelseed.fast import fused, kernels\n"
         "net = ks.germinate(torch.nn.Linear(30, 40)); draw = net.draw()\n"
         "print(kernels.library(), type(draw.samples['weight']).__name__, draw.kl(ks.ScaleMixture()).item() > 0)"
     )

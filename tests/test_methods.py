@@ -14,10 +14,10 @@ from torch import nn
 
 import kernelseed as ks
 from kernelseed import data, methods
-from kernelseed.calibration import TemperatureScaling
+from kernelseed.core.schedules import Moment
 from kernelseed.methods.natural import example_moments
 from kernelseed.methods.point import model_with_fresh_weights
-from kernelseed.schedules import Moment
+from kernelseed.metrics.calibration import TemperatureScaling
 
 every = pytest.mark.parametrize("name", methods.METHODS)
 NATURAL = ["vadam", "vogn", "ivon"]

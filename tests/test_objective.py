@@ -10,7 +10,7 @@ from kinds import generator, mlp
 from torch import nn
 
 import kernelseed as ks
-from kernelseed.schedules import Moment
+from kernelseed.core.schedules import Moment
 
 X, Y = torch.randn(12, 3, generator=generator()), torch.arange(12) % 4
 

@@ -15,7 +15,7 @@ from kinds import DISTRIBUTIONS, KINDS, convnet, generator, mlp, trained
 from torch import nn
 
 import kernelseed as ks
-from kernelseed import kernels
+from kernelseed.fast import kernels
 
 X, Y = torch.randn(12, 3, generator=generator()), torch.arange(12) % 4
 PRIOR = ks.ScaleMixture()

@@ -12,10 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 from kernelseed.cli.app import app
-from kernelseed.files import StorageError
+from kernelseed.core.files import StorageError
 from kernelseed.methods import METHODS
 from kernelseed.reproduction import DATA, NETWORKS, ROWS, Plan, published, read_results, reproduce, table
-from kernelseed.reproduction import runs as runs_room
+from kernelseed.reproduction import running as runs_room
 from kernelseed.reproduction.claims import claims_markdown, verdicts
 from kernelseed.reproduction.plan import OWN_ROWS
 from kernelseed.reproduction.render import HEADING, RICH, latex, markdown
@@ -87,7 +87,7 @@ def test_published_numbers_are_the_papers_rows_with_its_bold_ones_best(data):
 @pytest.mark.parametrize("data", DATA)
 def test_published_sizes_are_ours(data):
     """The Params column is reproduced by counting, to its printed digit; the paper contradicts itself once."""
-    from kernelseed.models import resnet18
+    from kernelseed.models.resnet import resnet18
 
     classes, channels = (100 if data == "cifar100" else 10), (3 if data.startswith("cifar") else 1)
     stem = "cifar" if data.startswith("cifar") else "imagenet"
@@ -233,7 +233,7 @@ def test_one_training_is_not_run_twice(tmp_path, monkeypatch):
     monkeypatch.setattr("kernelseed.training.config.load", lambda *given, **options: few)
     reproduce(Plan("mnist", "small", ["bnn"]), tmp_path, progress=False)
     steps = []
-    monkeypatch.setattr("kernelseed.training.module.Training.training_step", lambda *given: steps.append(given))
+    monkeypatch.setattr("kernelseed.training.steps.Training.training_step", lambda *given: steps.append(given))
     found = reproduce(Plan("mnist", "small", ["ours-bnn"]), tmp_path, progress=False)
     assert steps == []
     (first,), (second,) = found["bnn"], found["ours-bnn"]
@@ -257,7 +257,7 @@ def test_another_training_is_not_taken_for_the_same(trainings, tmp_path):
 
 
 def test_a_stopped_training_goes_on(tmp_path, monkeypatch):
-    from kernelseed.training.module import Training
+    from kernelseed.training.steps import Training
 
     few = worker.pictures("mnist")
     monkeypatch.setattr("kernelseed.training.config.load", lambda *given, **options: few)
@@ -485,7 +485,7 @@ def test_renderings_have_every_cell():
 
 
 def test_the_figure_is_svg_and_png_with_the_same_bytes_again(tmp_path):
-    from kernelseed.reproduction import figure
+    from kernelseed.reproduction import panels as figure
 
     results = {"mnist": {"baseline": [result(config_of("baseline"), GOOD)]}}
     paths = figure.write(figure.draw(results), tmp_path / "figure")

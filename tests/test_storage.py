@@ -13,8 +13,8 @@ from kinds import convnet, mlp, trained
 from torch import nn
 
 import kernelseed as ks
-from kernelseed import files
-from kernelseed.files import StorageError
+from kernelseed.core import files
+from kernelseed.core.files import StorageError
 
 
 class Tied(nn.Module):

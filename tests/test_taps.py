@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kernelseed as ks
-from kernelseed.models import resnet18
-from kernelseed.taps import TrimmedConv2d, by_position, conv2d, live_taps, trim, windows
+from kernelseed.fast.taps import TrimmedConv2d, by_position, conv2d, live_taps, trim, windows
+from kernelseed.models.resnet import resnet18
 
 SETTINGS = list(itertools.product((1, 2, 5), (1, 2, 3), (1, 2, 3), (0, 1, 3), (1, 2)))
 

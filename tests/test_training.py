@@ -18,10 +18,10 @@ import training_worker as worker
 from PIL import Image
 
 import kernelseed as ks
-from kernelseed.files import StorageError
+from kernelseed.core.files import StorageError
 from kernelseed.training import Config, ConfigError, RunFolder, fit, train
 from kernelseed.training.evaluation import read_prediction, summarise
-from kernelseed.training.module import noise_seed
+from kernelseed.training.steps import noise_seed
 
 SMALL = Config(width=8, epochs=2, batch_size=256, samples=2, recalibrate=0)
 ENVIRONMENT = {

@@ -33,7 +33,7 @@ def batches(rank, world_size):
 def work(folder):
     import lightning as L
 
-    from kernelseed.training.module import EpochBatches, Training
+    from kernelseed.training.steps import EpochBatches, Training
 
     class Record(L.Callback):
         """The first step's averaged gradients, and the weights after the last step."""

@@ -10,17 +10,18 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from kernelseed import likelihoods, metrics, models, priors, schedules
-from kernelseed.conversion import bayesianize, germinate
-from kernelseed.distributions import Gaussian, Sample
-from kernelseed.export import collapse
-from kernelseed.factorise import factorise
-from kernelseed.network import BayesianModule, Draw, Posterior
-from kernelseed.objective import ELBO, Terms
-from kernelseed.predict import predict
-from kernelseed.predictions import Classification, Regression
-from kernelseed.priors import ScaleMixture
-from kernelseed.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed import metrics, models
+from kernelseed.core import likelihoods, priors, schedules
+from kernelseed.core.conversion import bayesianize, germinate
+from kernelseed.core.distributions import Gaussian, Sample
+from kernelseed.core.export import collapse
+from kernelseed.core.factorisation import factorise
+from kernelseed.core.network import BayesianModule, Draw, Posterior
+from kernelseed.core.objective import ELBO, Terms
+from kernelseed.core.prediction import predict
+from kernelseed.core.predictive import Classification, Regression
+from kernelseed.core.priors import ScaleMixture
+from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
 
 __version__ = "0.1.0"
 
@@ -51,21 +52,35 @@ __all__ = [
     "schedules",
 ]
 
-_OUTER_ROOMS = {"calibration", "data", "hub", "methods", "optim", "report", "reproduction", "training"}
-_FROM_OUTER_ROOMS = {"save": "storage", "load": "storage"}
+# Loaded when they are first asked for, because they need more than torch.
+_LAZY_MODULES = {
+    "calibration": "kernelseed.metrics.calibration",
+    "data": "kernelseed.data",
+    "hub": "kernelseed.hub",
+    "methods": "kernelseed.methods",
+    "optim": "kernelseed.optim",
+    "report": "kernelseed.report",
+    "reproduction": "kernelseed.reproduction",
+    "training": "kernelseed.training",
+}
+_LAZY_FUNCTIONS = {"save": "kernelseed.core.storage", "load": "kernelseed.core.storage"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OUTER_ROOMS:
-        return _room(name)
-    if name in _FROM_OUTER_ROOMS:
-        return getattr(_room(_FROM_OUTER_ROOMS[name]), name)
+    if name in _LAZY_MODULES:
+        return _module(name, _LAZY_MODULES[name])
+    if name in _LAZY_FUNCTIONS:
+        return getattr(_module(name, _LAZY_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'kernelseed' has no attribute {name!r}")
 
 
-def _room(name: str) -> ModuleType:
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_MODULES, *_LAZY_FUNCTIONS})
+
+
+def _module(name: str, path: str) -> ModuleType:
     try:
-        return importlib.import_module(f"kernelseed.{name}")
+        return importlib.import_module(path)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f'kernelseed.{name} needs the package {error.name!r}: pip install "kernelseed[all]"', name=error.name

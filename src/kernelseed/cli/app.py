@@ -9,10 +9,10 @@ import typer
 from rich.markup import escape
 
 from kernelseed import __version__
-from kernelseed.cli import datasets, reproduction, results, training
+from kernelseed.cli import data_commands, reproduce_command, run_commands, train_commands
 from kernelseed.cli.show import complain
+from kernelseed.core.files import StorageError
 from kernelseed.data import DataError
-from kernelseed.files import StorageError
 from kernelseed.training import ConfigError
 
 EXPECTED = (ConfigError, DataError, StorageError, OSError, ImportError, ValueError)
@@ -24,14 +24,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command()(training.demo)
-app.command()(training.train)
-app.command()(reproduction.reproduce)
-app.command()(results.evaluate)
-app.command()(results.predict)
-app.command()(results.report)
-app.command()(results.info)
-app.add_typer(datasets.app, name="data")
+app.command()(train_commands.demo)
+app.command()(train_commands.train)
+app.command()(reproduce_command.reproduce)
+app.command()(run_commands.evaluate)
+app.command()(run_commands.predict)
+app.command()(run_commands.report)
+app.command()(run_commands.info)
+app.add_typer(data_commands.app, name="data")
 
 
 def _version(wanted: bool) -> None:

@@ -17,7 +17,7 @@
 
 from .batches import Batches, augment, normalise
 from .dataset import DataError, Dataset, Split
-from .folder import read_pictures
+from .image_folder import read_pictures
 from .loading import Available, available, fetch, load, load_test
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from .dataset import Split, require, stratified_split
-from .files import Source
+from .downloads import Source
 from .formats import cifar_record_bytes, read_cifar, read_idx
 
 _DIGITS_TEST_FRACTION = 0.2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from .catalogue import KNOWN, read_digits
 from .dataset import DataError, Dataset, Split, channel_statistics, stratified_split
-from .files import Source, data_folder, provide
-from .folder import PictureOptions, read_folder, read_test_folder
+from .downloads import Source, data_folder, provide
+from .image_folder import PictureOptions, read_folder, read_test_folder
 
 _DIGITS = "digits"
 _FOLDER = "folder:"

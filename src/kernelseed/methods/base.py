@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kernelseed.likelihoods import Categorical, Likelihood
-from kernelseed.objective import Terms, call
-from kernelseed.schedules import Moment
+from kernelseed.core.likelihoods import Categorical, Likelihood
+from kernelseed.core.objective import Terms, call
+from kernelseed.core.schedules import Moment
 
 
 @dataclass(frozen=True)

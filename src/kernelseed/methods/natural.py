@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelseed import optim
-from kernelseed.batchnorm import batch_norms
-from kernelseed.conversion import bayesianize, places
-from kernelseed.distributions import inverse_softplus
+from kernelseed.core.batchnorm import batch_norms
+from kernelseed.core.conversion import bayesianize, places
+from kernelseed.core.distributions import inverse_softplus
+from kernelseed.core.network import call_with
+from kernelseed.core.objective import Terms
+from kernelseed.core.schedules import Moment
+from kernelseed.core.weights import MeanField
 from kernelseed.methods.base import PLAIN, Engine, Method, likelihood_terms
-from kernelseed.network import call_with
-from kernelseed.objective import Terms
-from kernelseed.schedules import Moment
-from kernelseed.weights import MeanField
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kernelseed.dropout import CHANNELWISE, ELEMENTWISE
+from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
+from kernelseed.core.objective import Terms
+from kernelseed.core.schedules import Moment
 from kernelseed.methods.base import GradientMethod, likelihood_terms
-from kernelseed.objective import Terms
-from kernelseed.schedules import Moment
 
 
 @dataclass(frozen=True, kw_only=True)

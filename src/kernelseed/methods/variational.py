@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from kernelseed.conversion import Where, bayesianize, germinate
+from kernelseed.core.conversion import Where, bayesianize, germinate
+from kernelseed.core.network import BayesianModule
+from kernelseed.core.objective import ELBO, Terms
+from kernelseed.core.priors import Gaussian, Prior, ScaleMixture
+from kernelseed.core.schedules import Moment, Schedule, automatic, blundell, constant, uniform, warmup
 from kernelseed.methods.base import GradientMethod, likelihood_terms
-from kernelseed.network import BayesianModule
-from kernelseed.objective import ELBO, Terms
-from kernelseed.priors import Gaussian, Prior, ScaleMixture
-from kernelseed.schedules import Moment, Schedule, automatic, blundell, constant, uniform, warmup
 
 
 @dataclass(frozen=True, kw_only=True)

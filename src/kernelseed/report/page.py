@@ -17,7 +17,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from kernelseed import metrics
-from kernelseed.files import write_text
+from kernelseed.core.files import write_text
 from kernelseed.report import figures, gallery, summary
 from kernelseed.report.record import RunRecord
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent

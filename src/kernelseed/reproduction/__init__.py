@@ -4,9 +4,9 @@ from kernelseed.reproduction import Plan, reproduce
 reproduce(Plan("mnist", "small", networks=["baseline", "ksn-0.25"]), "runs/reproduce")
 """
 
+from kernelseed.reproduction.paper import published
 from kernelseed.reproduction.plan import DATA, NETWORKS, PRESETS, ROWS, Plan, Row, Run
-from kernelseed.reproduction.published import published
-from kernelseed.reproduction.runs import collected, read_results, reproduce
+from kernelseed.reproduction.running import collected, read_results, reproduce
 from kernelseed.reproduction.tables import Table, table
 
 __all__ = [

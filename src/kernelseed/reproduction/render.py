@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from kernelseed.reproduction.notes import MARKS, OWN_DEFAULTS
+from kernelseed.reproduction.remarks import MARKS, OWN_DEFAULTS
 from kernelseed.reproduction.tables import BETTER, INCOMPARABLE, METRICS, WORSE, Cell, Line, Table
 
 HEADING = ("Model", "δ", "DR", "Params", "RS", *METRICS.values())

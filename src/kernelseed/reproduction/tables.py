@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelseed.reproduction.notes import notes
+from kernelseed.reproduction.paper import published
 from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, SIGMA_AND_KL, Row
-from kernelseed.reproduction.published import published
+from kernelseed.reproduction.remarks import notes
 
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 METRICS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓"}

@@ -7,7 +7,7 @@ train(Config(data="digits", method="ksn", width=16, epochs=12), out="runs/a")
 from typing import Any
 
 from kernelseed.training.config import Config, ConfigError
-from kernelseed.training.folder import RunFolder
+from kernelseed.training.run_folder import RunFolder
 
 __all__ = ["Config", "ConfigError", "RunFolder", "train"]
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from kernelseed import methods, models
 from kernelseed.data import Dataset, load
-from kernelseed.taps import trim
+from kernelseed.fast.taps import trim
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelseed import metrics
+from kernelseed.core.files import StorageError, whole_or_nothing
+from kernelseed.core.prediction import predict
+from kernelseed.core.predictive import Classification
 from kernelseed.data import Batches, Dataset, Split
-from kernelseed.files import StorageError, whole_or_nothing
-from kernelseed.predict import predict
-from kernelseed.predictions import Classification
 
 BATCH = 256
 

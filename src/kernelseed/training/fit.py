@@ -17,14 +17,14 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
+from kernelseed.core.files import StorageError, whole_or_nothing
+from kernelseed.core.storage import describe, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.files import StorageError, whole_or_nothing
-from kernelseed.provenance import provenance
-from kernelseed.storage import describe, write_weights
 from kernelseed.training.config import Config, ConfigError
 from kernelseed.training.evaluation import predict_split, summarise, write_prediction
-from kernelseed.training.folder import RunFolder
-from kernelseed.training.module import EpochBatches, Training
+from kernelseed.training.origin import provenance
+from kernelseed.training.run_folder import RunFolder
+from kernelseed.training.steps import EpochBatches, Training
 
 
 def train(

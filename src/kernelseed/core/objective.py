@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed.likelihoods import Categorical, Likelihood
-from kernelseed.network import Draw
-from kernelseed.priors import Prior, ScaleMixture
-from kernelseed.schedules import Moment, Schedule, uniform
+from kernelseed.core.likelihoods import Categorical, Likelihood
+from kernelseed.core.network import Draw
+from kernelseed.core.priors import Prior, ScaleMixture
+from kernelseed.core.schedules import Moment, Schedule, uniform
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,13 +9,13 @@ import rich.table
 import typer
 from rich.markup import escape
 
-from kernelseed.cli.datasets import DataDir
+from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.show import console, narrow_table, print_json, say
-from kernelseed.files import write_text
+from kernelseed.core.files import write_text
 from kernelseed.reproduction import DATA, NETWORKS, PRESETS, Plan, Table, collected, table
 from kernelseed.reproduction import reproduce as run_plan
 from kernelseed.reproduction.claims import claims_markdown
-from kernelseed.reproduction.notes import MARKS, OWN_DEFAULTS
+from kernelseed.reproduction.remarks import MARKS, OWN_DEFAULTS
 from kernelseed.reproduction.render import HEADING, RICH, latex, markdown, notes_markdown
 from kernelseed.reproduction.tables import Line
 
@@ -108,10 +108,10 @@ def _rich_table(title: str, lines: list[Line]) -> rich.table.Table:
 
 
 def _figure(found: dict[str, dict[str, list[dict[str, Any]]]], stem: Path) -> list[Path]:
-    from kernelseed.reproduction import figure
+    from kernelseed.reproduction import panels
 
     try:
-        return figure.write(figure.draw(found), stem)
+        return panels.write(panels.draw(found), stem)
     except ModuleNotFoundError:
         say('no figure: matplotlib is missing; it comes with pip install "kernelseed[all]"')
         return []

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelseed.core.files import read_json
 from kernelseed.data import DataError
-from kernelseed.files import read_json
 from kernelseed.report.record import RunRecord
 from kernelseed.training.evaluation import read_prediction
-from kernelseed.training.folder import RunFolder
+from kernelseed.training.run_folder import RunFolder
 
 
 def read(paths: Sequence[Path], data_dir: Path | None = None) -> list[RunRecord]:

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from kernelseed.network import BayesianModule, Draw
+from kernelseed.core.network import BayesianModule, Draw
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelseed.distributions import LOG_SQRT_2PI, Prior, Sample, at_least_float32
+from kernelseed.core.distributions import LOG_SQRT_2PI, Prior, Sample, at_least_float32
 
 __all__ = ["Gaussian", "Prior", "ScaleMixture"]
 

@@ -9,10 +9,10 @@ import typer
 from rich.markup import escape
 
 from kernelseed import methods
-from kernelseed.cli.datasets import DataDir
-from kernelseed.cli.results import write_report
+from kernelseed.cli.data_commands import DataDir
+from kernelseed.cli.run_commands import write_report
 from kernelseed.cli.show import comparison, complain, console, free_name, print_json, say
-from kernelseed.files import read_json
+from kernelseed.core.files import read_json
 from kernelseed.training import Config
 
 DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {"delta": 0.25}}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from kernelseed.network import call_with
+from kernelseed.core.network import call_with
 
 ELEMENTWISE = (nn.Dropout,)
 CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)

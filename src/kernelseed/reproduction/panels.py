@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelseed.files import whole_or_nothing
+from kernelseed.core.files import whole_or_nothing
 from kernelseed.reproduction.plan import DATA
 from kernelseed.reproduction.tables import Line, Table, table
 

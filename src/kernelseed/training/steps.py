@@ -10,11 +10,11 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from kernelseed.core.likelihoods import Categorical
+from kernelseed.core.prediction import make_draws
+from kernelseed.core.schedules import Moment
 from kernelseed.data import Batches
-from kernelseed.likelihoods import Categorical
 from kernelseed.methods import Engine, Method
-from kernelseed.predict import make_draws
-from kernelseed.schedules import Moment
 
 
 class Training(L.LightningModule):

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from kernelseed import models
-from kernelseed.files import StorageError, read_json, whole_or_nothing, write_json
-from kernelseed.network import BayesianModule
-from kernelseed.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.files import StorageError, read_json, whole_or_nothing, write_json
+from kernelseed.core.network import BayesianModule
+from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 DISTRIBUTIONS: dict[str, type[WeightDistribution]] = {c.__name__: c for c in (MeanField, KernelSeed, FixedKernelSeed)}

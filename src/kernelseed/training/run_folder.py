@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelseed import provenance
-from kernelseed.files import StorageError, read_json, write_json, write_text
-from kernelseed.storage import CONFIG, WEIGHTS
+from kernelseed.core.files import StorageError, read_json, write_json, write_text
+from kernelseed.core.storage import CONFIG, WEIGHTS
+from kernelseed.training import origin
 from kernelseed.training.config import Config
 
 RESULT, METRICS, CHECKPOINTS = "result.json", "metrics.csv", "checkpoints"
@@ -107,7 +107,7 @@ class RunFolder:
     def trained(self) -> dict[str, Any]:
         """Where a finished run's training came from, which for a branch is not where its result did."""
         result = self.result()
-        return result.get("trained") or {key: result[key] for key in provenance.KEYS}
+        return result.get("trained") or {key: result[key] for key in origin.KEYS}
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:
         """The curves, a row an epoch."""

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernelseed import kernels
-from kernelseed.distributions import LOG_SQRT_2PI, Gaussian, Prior, Sample
-from kernelseed.priors import ScaleMixture
-from kernelseed.weights import KernelSeed, MeanField, WeightDistribution, fold, germinate_matrix, unfold
+from kernelseed.core.distributions import LOG_SQRT_2PI, Gaussian, Prior, Sample
+from kernelseed.core.priors import ScaleMixture
+from kernelseed.core.weights import KernelSeed, MeanField, WeightDistribution, fold, germinate_matrix, unfold
+from kernelseed.fast import kernels
 
 
 def supports(tensors: Iterable[Tensor]) -> bool:

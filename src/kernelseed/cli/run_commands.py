@@ -12,16 +12,17 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from kernelseed import calibration, data, metrics
+from kernelseed import data, metrics
 from kernelseed import predict as ks_predict
-from kernelseed.cli.datasets import DataDir
+from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.show import comparison, console, megas, narrow_table, print_json, say
-from kernelseed.files import StorageError, write_json, write_text
-from kernelseed.network import BayesianModule
-from kernelseed.provenance import provenance
+from kernelseed.core.files import StorageError, write_json, write_text
+from kernelseed.core.network import BayesianModule
+from kernelseed.core.storage import load
+from kernelseed.core.weights import WeightDistribution
+from kernelseed.metrics import calibration
 from kernelseed.report.page import write as write_page
-from kernelseed.report.runs import read as read_runs
-from kernelseed.storage import load
+from kernelseed.report.reading import read as read_runs
 from kernelseed.training import Config, RunFolder
 from kernelseed.training.evaluation import (
     like,
@@ -32,7 +33,7 @@ from kernelseed.training.evaluation import (
     summarise_shift,
     write_prediction,
 )
-from kernelseed.weights import WeightDistribution
+from kernelseed.training.origin import provenance
 
 Run = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelseed.taps import TrimmedConv2d, trim
+from kernelseed.fast.taps import TrimmedConv2d, trim
 
 
 class BasicBlock(nn.Module):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kernelseed.distributions import Gaussian, at_least_float32
+from kernelseed.core.distributions import Gaussian, at_least_float32
 
 
 class WeightDistribution(nn.Module, ABC):

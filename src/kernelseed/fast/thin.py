@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from kernelseed.distributions import Gaussian, Sample
-from kernelseed.taps import conv2d as trimmed
-from kernelseed.weights import FixedKernelSeed, is_transposed
+from kernelseed.core.distributions import Gaussian, Sample
+from kernelseed.core.weights import FixedKernelSeed, is_transposed
+from kernelseed.fast.taps import conv2d as trimmed
 
 
 def thin_is_cheaper(shape: torch.Size, rank: int, stride: Sequence[int] = (1,), positions: float = math.inf) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kernelseed.network import BayesianModule
-from kernelseed.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution, seed_rank
+from kernelseed.core.network import BayesianModule
+from kernelseed.core.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution, seed_rank
 
 Where = Callable[[str, nn.Parameter], bool]
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.batchnorm import batch_norms, estimate_statistics
-from kernelseed.dropout import DropoutPass, dropout_layers
-from kernelseed.likelihoods import Categorical, Likelihood
-from kernelseed.network import BayesianModule, Draw
-from kernelseed.objective import call
-from kernelseed.predictions import Classification, Regression, concatenate
+from kernelseed.core.batchnorm import batch_norms, estimate_statistics
+from kernelseed.core.dropout import DropoutPass, dropout_layers
+from kernelseed.core.likelihoods import Categorical, Likelihood
+from kernelseed.core.network import BayesianModule, Draw
+from kernelseed.core.objective import call
+from kernelseed.core.predictive import Classification, Regression, concatenate
 
 TARGET_KEYS = {"label", "labels", "target", "targets"}
 

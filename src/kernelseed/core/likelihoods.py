@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelseed.distributions import LOG_SQRT_2PI, at_least_float32, softplus
-from kernelseed.predictions import Classification, Regression
+from kernelseed.core.distributions import LOG_SQRT_2PI, at_least_float32, softplus
+from kernelseed.core.predictive import Classification, Regression
 
 
 class Likelihood(nn.Module, ABC):

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed import fused
-from kernelseed.distributions import Gaussian, Sample
-from kernelseed.priors import Prior
-from kernelseed.product import fixed_samples
-from kernelseed.weights import WeightDistribution
+from kernelseed.core.distributions import Gaussian, Sample
+from kernelseed.core.priors import Prior
+from kernelseed.core.weights import WeightDistribution
+from kernelseed.fast import fused
+from kernelseed.fast.thin import fixed_samples
 
 
 class WeightTree(nn.Module):

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.export import collapse
-from kernelseed.network import BayesianModule
-from kernelseed.product import thin_is_cheaper, thin_weights
-from kernelseed.taps import TrimmedConv2d
-from kernelseed.weights import FixedKernelSeed, KernelSeed, is_transposed
+from kernelseed.core.export import collapse
+from kernelseed.core.network import BayesianModule
+from kernelseed.core.weights import FixedKernelSeed, KernelSeed, is_transposed
+from kernelseed.fast.taps import TrimmedConv2d
+from kernelseed.fast.thin import thin_is_cheaper, thin_weights
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, TrimmedConv2d)
 """These very classes: one derived from them may do something else with its weight."""

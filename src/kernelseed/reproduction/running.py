@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelseed.files import StorageError, read_json, write_json
+from kernelseed.core.files import StorageError, read_json, write_json
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
 from kernelseed.training import Config, RunFolder
 

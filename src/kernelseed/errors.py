@@ -1,0 +1,39 @@
+"""What a user can put right. Every message says what it is, what is allowed, and what to do.
+
+All of them are a `KernelseedError`, and each derives from the built-in error that people catch. The command prints
+them as one line; any other exception is a bug of ours and shows its traceback.
+"""
+
+from __future__ import annotations
+
+
+class KernelseedError(Exception):
+    """The base of all errors that a user can put right."""
+
+
+class ArgumentError(KernelseedError, ValueError):
+    """An argument with a value that is not allowed."""
+
+
+class ArgumentTypeError(KernelseedError, TypeError):
+    """An argument of a type that is not allowed."""
+
+
+class ConfigError(ArgumentError):
+    """A training setting that is not allowed."""
+
+
+class DataError(KernelseedError, ValueError):
+    """Data that is missing, damaged or not what it should be."""
+
+
+class StorageError(KernelseedError, OSError):
+    """A file that can't be read or written."""
+
+
+class PathExistsError(StorageError, FileExistsError):
+    """A file or folder that stands where a new one would be written."""
+
+
+class MissingPackageError(KernelseedError, ImportError):
+    """An optional package that is not installed."""

@@ -1,0 +1,5 @@
+"""Networks to begin with. Parameter names are torchvision's, so its checkpoints load."""
+
+from kernelseed.models.resnet import ResNet18, from_recipe, recipe, resnet18
+
+__all__ = ["ResNet18", "from_recipe", "recipe", "resnet18"]
