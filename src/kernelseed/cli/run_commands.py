@@ -116,7 +116,7 @@ def predict(
     pictures = data.read_pictures(images, size=tuple(size), channels=channels)
     x = data.normalise(pictures, described["mean"], described["std"])
     samples = config.samples if samples is None else samples
-    p = ks_predict(load(run), x, samples, recalibrate=_statistics(config, data_dir), seed=config.seed)
+    p = ks_predict(load(run), x, samples, update_bn=_statistics(config, data_dir), seed=config.seed)
     threshold = _threshold(folder, risk, samples)
     rows = [
         {
@@ -206,7 +206,7 @@ def info(run: Run, json: Json = False) -> None:
 
 @torch.no_grad()
 def _layer(name: str, weight: WeightDistribution) -> dict[str, Any]:
-    std = weight().std
+    std = weight.moments().std
     return {
         "weight": name,
         "shape": list(weight.shape),

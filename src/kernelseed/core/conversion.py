@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +80,7 @@ def convert(
     *,
     least_axes: int = 2,
 ) -> BayesianModule:
-    """A Bayesian network with `distribution(weight)` for each chosen parameter: the way in for distributions of your own.
+    """A Bayesian network with `distribution(weight)` for each chosen parameter, of any distribution.
 
     >>> net = convert(nn.Linear(20, 30), lambda weight: MeanField(weight))
     >>> list(net.weights)
@@ -135,7 +136,8 @@ def _magnitudes(modules: dict[str, nn.Module]) -> Iterator[str]:
         prefix = f"{path}." if path else ""
         if isinstance(module, nn.utils.parametrize.ParametrizationList) and type(module[0]).__name__ == "_WeightNorm":
             yield f"{prefix}original0"
-        for hook in module._forward_pre_hooks.values():  # the older nn.utils.weight_norm
+        hooks: Iterable[Any] = module._forward_pre_hooks.values()  # the older nn.utils.weight_norm
+        for hook in hooks:
             if type(hook).__name__ == "WeightNorm":
                 yield f"{prefix}{hook.name}_g"
 

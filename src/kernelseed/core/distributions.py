@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -75,7 +75,8 @@ class Gaussian:
         if self.std is None:
             return self.at_mean()
         normal = self.normal(noise)
-        return GaussianSample(torch.addcmul(self.mean.to(self.std.dtype), self.std, normal).to(self.mean.dtype), self, normal)
+        value = torch.addcmul(self.mean.to(self.std.dtype), self.std, normal)
+        return GaussianSample(value.to(self.mean.dtype), self, normal)
 
     def at_mean(self) -> Sample:
         """The mean, as a sample."""
@@ -93,11 +94,19 @@ class Gaussian:
 class Sample:
     """A concrete weight that knows its KL."""
 
-    value: Tensor
-    source: Gaussian
-    """The Gaussian that it was drawn from."""
-    noise: Tensor | None
-    """The standard normals that made it, in the weight's own shape; None at the mean."""
+    if TYPE_CHECKING:  # attributes or properties: a subclass may compute them when they are asked for
+
+        @property
+        def value(self) -> Tensor:
+            """The weight."""
+
+        @property
+        def source(self) -> Gaussian:
+            """The Gaussian that it was drawn from."""
+
+        @property
+        def noise(self) -> Tensor | None:
+            """The standard normals that made it, in the weight's own shape; None at the mean."""
 
     @property
     def operand(self) -> Tensor:

@@ -25,7 +25,9 @@ def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
     'Linear'
     """
     if not isinstance(net, BayesianModule):
-        raise ArgumentTypeError(f"net is a {type(net).__name__}; only a BayesianModule collapses, others are plain already.")
+        raise ArgumentTypeError(
+            f"net is a {type(net).__name__}; only a BayesianModule collapses, others are plain already."
+        )
     draw = net.mean() if draw is None else draw
     if draw.skeleton is not net.skeleton:
         raise ArgumentError("draw was made by another network; pass a draw of this one: collapse(net, net.draw()).")

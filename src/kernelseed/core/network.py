@@ -112,7 +112,7 @@ class BayesianModule(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Every weight decoded once, to be drawn from many times. The same generator gives the draw that the network gives."""
+    """Every weight decoded once, to be drawn from many times. A generator gives the draw that the network gives."""
 
     skeleton: nn.Module
     decoded: Mapping[str, Gaussian]

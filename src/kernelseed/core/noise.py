@@ -14,7 +14,7 @@ from kernelseed.fast import philox
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """A value: asked again, it gives the same numbers. Each weight of a network, and each part of a weight, has its own.
+    """A value: asked again, it gives the same numbers. Each weight of a network has its own, and each part of a weight.
 
     On the CPU the numbers come from Philox4x32, with or without a C compiler. Other devices use their own generator,
     seeded by the same key.

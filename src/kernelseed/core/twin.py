@@ -8,6 +8,7 @@ activation checkpointing, keeps the tensors that it was called with.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 from types import MethodType
 from typing import Any
 
@@ -27,10 +28,10 @@ def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kw
     if torch.compiler.is_compiling():  # a compiler can't follow the making of modules, and has no use for a twin
         return torch.func.functional_call(module, dict(tensors), args, kwargs, tie_weights=False)
     twins = make_twins(module, tensors)
-    before = {key: dict(vars(twin)) for key, twin in twins.items()}
+    before = {original: vars(twin).copy() for original, twin in twins.items()}
     output = twins.get(module, module)(*args, **kwargs)
-    for original, attributes in before.items():
-        _write_back(original, twins[original], attributes)
+    for original, twin in twins.items():
+        _write_back(original, twin, before[original])
     return output
 
 
@@ -40,14 +41,16 @@ def make_twins(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[nn.Modu
     for name, tensor in tensors.items():
         path, _, leaf = name.rpartition(".")
         owned.setdefault(module.get_submodule(path), {})[leaf] = tensor
-    parents = {child: [] for child in module.modules()}  # type: dict[nn.Module, list[nn.Module]]
-    for parent in parents:
-        for child in parent.children():
-            parents[child].append(parent)
+    parents: dict[nn.Module | None, list[nn.Module]] = {}
+    for parent in module.modules():
+        for child in parent._modules.values():
+            parents.setdefault(child, []).append(parent)
     affected = list(owned)
     for child in affected:  # which grows on the way
-        affected += [parent for parent in parents[child] if parent not in owned]
-        owned |= {parent: {} for parent in parents[child] if parent not in owned}
+        for parent in parents.get(child, ()):
+            if parent not in owned:
+                owned[parent] = {}
+                affected.append(parent)
     twins = {original: _shallow_copy(original, replaced) for original, replaced in owned.items()}
     for original, twin in twins.items():
         _link(original, twin, twins)
@@ -56,31 +59,37 @@ def make_twins(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[nn.Modu
 
 def _shallow_copy(original: nn.Module, replaced: dict[str, Tensor]) -> nn.Module:
     """The module with its own dictionaries, and the replaced tensors in them."""
-    twin = original._replicate_for_data_parallel()  # recurrent layers know by it to copy their list of weights
-    del twin._is_replica
+    kind = type(original)
+    # Written into the attributes themselves: the setter of nn.Module takes longer than all the rest.
+    if kind._replicate_for_data_parallel is nn.Module._replicate_for_data_parallel:
+        twin = kind.__new__(kind)
+        attributes = vars(twin)
+        attributes.update(vars(original))
+    else:  # a class with a copying of its own: recurrent layers keep a list of their weights, which their setter fills
+        twin = original._replicate_for_data_parallel()
+        attributes = vars(twin)
+        attributes.pop("_is_replica", None)
+        for name, tensor in replaced.items():
+            setattr(twin, name, tensor)
+            attributes.pop(name, None)
     buffers = {name: tensor for name, tensor in replaced.items() if name in original._buffers}
-    twin._buffers = original._buffers | buffers if buffers else original._buffers
+    attributes["_buffers"] = {**original._buffers, **buffers} if buffers else original._buffers
     weights = {name: tensor for name, tensor in replaced.items() if name not in buffers}
-    for name, tensor in weights.items():
-        setattr(twin, name, tensor)  # recurrent layers put it into their list, too
-        del vars(twin)[name]
-    twin._parameters = original._parameters | weights
+    attributes["_parameters"] = {**original._parameters, **weights}
     return twin
 
 
-_CONTAINERS = {list, tuple, dict, MethodType}
+_STRUCTURE = ("_parameters", "_buffers", "_modules")
+_REFERRING = {list, tuple, dict, MethodType}
 
 
 def _link(original: nn.Module, twin: nn.Module, twins: dict[nn.Module, nn.Module]) -> None:
     """Let the twin refer to twins where the original refers to their originals."""
-    twin._modules = {name: twins.get(child, child) for name, child in original._modules.items()}  # type: ignore[arg-type]
     attributes = vars(twin)
     for name, value in attributes.items():
-        if type(value) in _CONTAINERS and name not in _STRUCTURE:
+        if type(value) in _REFERRING and value and name not in _STRUCTURE:
             attributes[name] = _with_twins(value, twins)
-
-
-_STRUCTURE = ("_parameters", "_buffers", "_modules")
+    attributes["_modules"] = {name: twins.get(child, child) for name, child in original._modules.items()}  # type: ignore[arg-type]
 
 
 def _with_twins(value: Any, twins: dict[nn.Module, nn.Module]) -> Any:
@@ -102,7 +111,8 @@ def _with_twins(value: Any, twins: dict[nn.Module, nn.Module]) -> Any:
 
 def _write_back(original: nn.Module, twin: nn.Module, before: dict[str, Any]) -> None:
     """Attributes that the call has set, as a module may in its forward, belong to the original."""
-    own = vars(original)
-    for name, value in vars(twin).items():
-        if name not in _STRUCTURE and (name not in before or before[name] is not value):
-            own[name] = value
+    after = vars(twin)
+    if len(after) == len(before) and all(map(is_, after.values(), before.values())):
+        return
+    changed = {name: value for name, value in after.items() if before.get(name, before) is not value}
+    vars(original).update({name: value for name, value in changed.items() if name not in _STRUCTURE})

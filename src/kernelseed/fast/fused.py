@@ -218,7 +218,7 @@ def saved_tensors(ctx: Any) -> tuple[Tensor, ...]:
             raise
         raise GraphError(
             "a backward pass comes to this draw's weights a second time, and the first has freed their graph. "
-            "Reentrant checkpointing does that: use checkpoint(..., use_reentrant=False). For two losses of one draw, add "
-            "them, or call backward(retain_graph=True) on the first."
+            "Reentrant checkpointing does that: use checkpoint(..., use_reentrant=False). For two losses of one draw, "
+            "add them, or call backward(retain_graph=True) on the first."
         ) from None
     return saved

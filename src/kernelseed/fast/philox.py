@@ -1,9 +1,9 @@
 """Noise by counting: standard normals as a function of a key and their place, from the generator Philox4x32.
 
 Philox (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011) turns a counter into random
-words by ten rounds of multiplication. It passes all tests of TestU01's BigCrush, and 7 rounds would. A number depends on
-nothing but key and counter: any part of a stream can be made alone, in any order and by any number of threads, and made
-again when a gradient needs it.
+words by ten rounds of multiplication. It passes all tests of TestU01's BigCrush, and 7 rounds would. A number depends
+on nothing but key and counter: any part of a stream can be made alone, in any order and by any number of threads, and
+made again when a gradient needs it.
 
 A stream is named by 64 bits of `key` and by the numbers of a `weight` and of its `part`, 32 bits each. Its normals come
 in blocks of 2,048. Counter j of block i holds the number 512 i + j in two words, then weight and part. Its four random

@@ -103,5 +103,3 @@ LAYERS: dict[Any, Callable[..., Tensor]] = {
     F.linear: _linear,
     **{function: _convolution(function) for function in (torch.conv1d, torch.conv2d, torch.conv3d)},
 }
-
-

@@ -21,9 +21,9 @@ from kernelseed import optim
 from kernelseed.core.batchnorm import batch_norms
 from kernelseed.core.conversion import bayesianize, places
 from kernelseed.core.distributions import inverse_softplus
-from kernelseed.core.network import call_with
 from kernelseed.core.objective import Terms
 from kernelseed.core.schedules import Moment
+from kernelseed.core.twin import call_with
 from kernelseed.core.weights import MeanField
 from kernelseed.methods.base import PLAIN, Engine, Method, likelihood_terms
 

@@ -24,7 +24,7 @@ def predict_split(
 ) -> Classification:
     """Predictions for a split, each draw with BatchNorm statistics from `recalibrate` training images."""
     batches = Batches(split, data.mean, data.std, BATCH)
-    return predict(net, batches, samples, recalibrate=statistics_batches(data, recalibrate, seed), seed=seed)
+    return predict(net, batches, samples, update_bn=statistics_batches(data, recalibrate, seed), seed=seed)
 
 
 def statistics_batches(data: Dataset, count: int, seed: int) -> Batches | None:

@@ -16,6 +16,8 @@ from kernelseed.fast import Drawn, scale_mixture_kl
 class FusedSample(Sample):
     """Its Gaussian is decoded, and its noise made again, only if somebody asks for them."""
 
+    value: Tensor
+
     def __init__(self, drawn: Drawn, decode: Callable[[], Gaussian], noise: Noise) -> None:
         self.value = drawn.value
         self._drawn, self._decode, self._noise = drawn, decode, noise
