@@ -85,6 +85,7 @@ _LAZY_MODULES = {
     "optim": "kernelseed.optim",
     "report": "kernelseed.report",
     "reproduction": "kernelseed.reproduction",
+    "testing": "kernelseed.testing",
     "training": "kernelseed.training",
 }
 

@@ -86,11 +86,11 @@ class BayesianModule(nn.Module):
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Draw every weight once. Differentiable, and independent of every other draw."""
         noise = Noise.new(generator)
-        return self._draw({name: w.sample(noise.for_weight(i)) for i, (name, w) in enumerate(self.weights.items())})
+        return self.as_draw({name: w.sample(noise.for_weight(i)) for i, (name, w) in enumerate(self.weights.items())})
 
     def mean(self) -> Draw:
         """The posterior mean, as a draw."""
-        return self._draw({name: weight.mean() for name, weight in self.weights.items()})
+        return self.as_draw({name: weight.mean() for name, weight in self.weights.items()})
 
     def posterior(self) -> Posterior:
         """Decode every weight once: any number of draws can be made from it."""
@@ -106,7 +106,8 @@ class BayesianModule(nn.Module):
         described = sum(w.num_weights for w in self.weights.values())
         return f"{len(self.weights)} distributions: {stored:,} parameters for {described:,} weights"
 
-    def _draw(self, samples: dict[str, Sample]) -> Draw:
+    def as_draw(self, samples: Mapping[str, Sample]) -> Draw:
+        """A draw of samples that you made yourself, one for each weight."""
         return Draw(self.skeleton, samples, self.weights.aliases)
 
 
