@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -67,15 +68,15 @@ class Gaussian:
     @classmethod
     def from_rho(cls, mean: Tensor, rho: Tensor, *, swapped: bool = False) -> Gaussian:
         """The paper's parameterisation: std = log(1 + exp(rho))."""
-        mean, rho = one_pass(mean, rho)
-        return cls(mean, softplus(rho), log_softplus(rho), swapped)
+        mean, std, log_std = one_pass(mean, softplus(rho), log_softplus(rho))
+        return cls(mean, std, log_std, swapped)
 
     def sample(self, noise: Noise) -> Sample:
         """Draw once: mean + std * noise, differentiable in both."""
         if self.std is None:
             return self.at_mean()
         normal = self.normal(noise)
-        value = torch.addcmul(self.mean.to(self.std.dtype), self.std, normal)
+        (value,) = one_pass(torch.addcmul(self.mean.to(self.std.dtype), self.std, normal))
         return GaussianSample(value.to(self.mean.dtype), self, normal)
 
     def at_mean(self) -> Sample:
@@ -89,6 +90,21 @@ class Gaussian:
         if not self.swapped:
             return noise.normal(shape, self.std.dtype, self.std.device)
         return noise.normal((shape[1], shape[0], *shape[2:]), self.std.dtype, self.std.device).transpose(0, 1)
+
+
+def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
+    """Decodes later as it would now: with a graph or without, and out of the reach of checkpointing that is on then."""
+    with_graph = torch.is_grad_enabled()
+
+    def decode_later() -> Gaussian:
+        with torch.set_grad_enabled(with_graph), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+            return decode()
+
+    return decode_later
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 class Sample:
