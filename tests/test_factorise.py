@@ -17,16 +17,18 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize(("layer", "shape"), LAYERS.values(), ids=LAYERS)
-def test_two_thin_layers_equal_the_dense_mean(layer, shape, fixed):
-    net = ks.germinate(layer, 0.25, min_rank=1, fixed=fixed)
-    thin = ks.factorise(net)
-    assert isinstance(thin, nn.Sequential)
-    assert len(thin) == 2
+def test_two_thin_layers_equal_the_dense_mean(layer, shape):
     x = torch.randn(shape)
-    torch.testing.assert_close(thin(x), ks.collapse(net)(x), rtol=1e-4, atol=1e-5)
-    assert sum(p.numel() for p in thin.parameters()) < sum(p.numel() for p in layer.parameters())
+    for fixed in (False, True):
+        net = ks.germinate(layer, 0.25, min_rank=1, fixed=fixed)
+        thin = ks.factorise(net)
+        assert isinstance(thin, nn.Sequential)
+        assert len(thin) == 2
+        expected = ks.collapse(net)(x)
+        torch.testing.assert_close(thin(x), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(net.mean()(x), expected, rtol=1e-4, atol=1e-5)  # a fixed one runs thin by itself
+        assert sum(p.numel() for p in thin.parameters()) < sum(p.numel() for p in layer.parameters())
 
 
 def test_layers_where_it_would_cost_more_and_other_kinds_stay_dense():
@@ -89,18 +91,27 @@ class ByKeyword(nn.Linear):
         return F.linear(x, weight=self.weight, bias=self.bias)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize(
     ("layer", "shape"), [(Standardised(16), (2, 16, 5, 5)), (ByKeyword(16, 16), (2, 16))], ids=["convolution", "linear"]
 )
-def test_layers_of_ones_own_do_what_they_do(layer, shape, fixed):
-    net = ks.germinate(layer, 0.25, min_rank=1, fixed=fixed).eval()
+def test_layers_of_ones_own_do_what_they_do(layer, shape):
+    net = ks.germinate(layer, 0.25, min_rank=1, fixed=True).eval()
     x = torch.randn(shape)
     expected = ks.collapse(net)(x)
     torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
     thin = ks.factorise(net)
     assert type(thin) is type(layer)
     torch.testing.assert_close(thin(x), expected)
+
+
+def test_a_weight_that_was_multiplied_out_without_a_graph_can_be_learned():
+    net, x = ks.germinate(nn.Linear(8, 8), 1.0, min_rank=1, fixed=True), torch.randn(64, 8)
+    draw = net.draw()
+    with torch.no_grad():
+        draw(x)
+    assert "source" in vars(draw.samples["weight"])
+    draw(x).square().sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in net.parameters())
 
 
 def test_a_fixed_network_takes_an_empty_batch():
