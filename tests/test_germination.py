@@ -67,25 +67,25 @@ def test_it_is_a_1x1_convolution_of_the_seed(shape, delta, min_rank):
     torch.testing.assert_close(fixed.moments().mean, mean)
 
 
-@pytest.mark.parametrize(
-    ("c_f", "delta", "min_rank", "c_pip"),
-    [
-        (10, 0.25, 1, 3),  # 2.5 is rounded up
-        (10, 0.25, 16, 10),  # the floor never exceeds C_f
-        (512, 0.25, 16, 128),
-        (64, 0.25, 16, 16),
-        (40, 0.25, 16, 16),
-        (100, 0.07, 1, 7),  # .07 * 100 is 7.000000000000001 in floating point
-        (100, 0.29, 1, 29),  # .29 * 100 is 28.999999999999996
-        (50, 0.14, 1, 7),
-        (3, 1.0, 1, 3),
-        (7, 1e-6, 1, 1),
-        (1, 0.25, 1, 1),
-    ],
-)
-def test_rank_of_a_seed(c_f, delta, min_rank, c_pip):
-    for shape in ((c_f, 600), (600, c_f), (c_f, 600, 3, 3)):
-        assert seed_rank(torch.Size(shape), delta, min_rank) == c_pip
+RANKS = [
+    (10, 0.25, 1, 3),  # 2.5 is rounded up
+    (10, 0.25, 16, 10),  # the floor never exceeds C_f
+    (512, 0.25, 16, 128),
+    (64, 0.25, 16, 16),
+    (40, 0.25, 16, 16),
+    (100, 0.07, 1, 7),  # .07 * 100 is 7.000000000000001 in floating point
+    (100, 0.29, 1, 29),  # .29 * 100 is 28.999999999999996
+    (50, 0.14, 1, 7),
+    (3, 1.0, 1, 3),
+    (7, 1e-6, 1, 1),
+    (1, 0.25, 1, 1),
+]
+
+
+def test_rank_of_a_seed():
+    for c_f, delta, min_rank, c_pip in RANKS:
+        for shape in ((c_f, 600), (600, c_f), (c_f, 600, 3, 3)):
+            assert seed_rank(torch.Size(shape), delta, min_rank) == c_pip
 
 
 @given(st.integers(1, 600), st.integers(1, 100))
