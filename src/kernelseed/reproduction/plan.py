@@ -168,7 +168,7 @@ class Plan:
         for name in self.networks or ():
             _require("rows", name, tuple(NETWORKS))
         if self.networks is not None and not self.networks:
-            raise ConfigError(f"rows is empty; allowed are {', '.join(NETWORKS)}: name one at least.")
+            raise ConfigError(f"rows is empty; allowed: {', '.join(NETWORKS)}. Name one at least.")
         if self.seeds < 1:
             raise ConfigError(f"seeds is {self.seeds}; it is a number of seeds: give at least 1.")
         if BATCH_SIZE % self.processes:
@@ -241,5 +241,5 @@ class Plan:
 def _require(argument: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         near = difflib.get_close_matches(value, allowed, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "choose one of them."
-        raise ConfigError(f"{argument} is {value!r}; allowed are {', '.join(allowed)}: {hint}")
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{argument} is {value!r}; allowed: {', '.join(allowed)}.{hint}")

@@ -12,13 +12,10 @@ from torch import nn
 
 from kernelseed import methods, models
 from kernelseed.data import Dataset, load
+from kernelseed.errors import ConfigError
 from kernelseed.fast.taps import trim
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
-
-
-class ConfigError(Exception):
-    """A setting that can't be; the message says which and what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
