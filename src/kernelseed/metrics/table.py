@@ -37,6 +37,11 @@ class Metric:
         """The title with its arrow."""
         return f"{self.title} {self.arrow}"
 
+    @property
+    def meaning(self) -> str:
+        """What the title stands for, with the unit."""
+        return f"{self.words} in {self.unit}" if self.unit else self.words
+
     def show(self, value: float) -> str:
         """A value as it is written."""
         return self.template.format(value)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from kernelseed.metrics import Reliability
+from kernelseed.metrics import METRICS, Reliability
 from kernelseed.report.labels import Box, label_points, shorten, spread, text_width
 from kernelseed.report.svg import (
     INK,
@@ -211,7 +211,9 @@ def reliability_diagram(bins: Reliability, style: Look, label: str) -> Markup:
         text("1", left - 6, count_y(1) + 4, anchor="end"),
         x_axis(x, floor, "confidence", percent, about=4),
     ]
-    description = f"Reliability of {label}: calibration error {bins.ece:.4f}, largest gap {bins.mce:.4f}."
+    ece, mce = METRICS["ece"], METRICS["mce"]
+    errors = f"{ece.words} {ece.show(bins.ece)}, {mce.words} {mce.show(bins.mce)}"
+    description = f"Reliability of {label}: {errors}."
     return drawing(PANEL, floor + 40, body, description, font_size=_SMALL)
 
 

@@ -20,11 +20,6 @@ class Column:
     metric: Metric
     value: Callable[[RunRecord], float]
 
-    @property
-    def meaning(self) -> str:
-        """What the title stands for."""
-        return self.metric.words + (f", in {self.metric.unit}" if self.metric.unit else "")
-
 
 @dataclass(frozen=True)
 class Cell:

@@ -107,7 +107,7 @@ def _sizes(shown: Sequence[Shown]) -> list[Panel]:
             if math.isfinite(one.run.metrics.get(metric.name, math.nan))
         ]
         if points:
-            title = f"{metric.words} ({metric.better} is better)"
+            title = f"{metric.meaning} ({metric.better} is better)"
             panels.append(Panel(figures.scatter(points, "parameters", title, reference=reference)))
     return panels
 
