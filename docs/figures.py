@@ -1,4 +1,4 @@
-"""The docs' pictures: from committed results, and from the regression example, which is trained in seconds."""
+"""The docs' figures: from committed results, and from the regression example, which is trained in seconds."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import rich.table
 import typer
@@ -54,9 +54,7 @@ def reproduce(
     kl: Annotated[
         str, typer.Option(help="The KL's weight in the paper's rows: automatic, blundell, uniform or a number.")
     ] = "automatic",
-    vogn_samples: Annotated[
-        int, typer.Option(min=1, help="VOGN's draws in a training step; the paper's ten are slow.")
-    ] = 10,
+    vogn_samples: Annotated[int, typer.Option(min=1, help="VOGN's draws a training step; ten are slow.")] = 10,
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips in training.")] = False,
     update_bn: Annotated[
         int, typer.Option(help="Training images to re-estimate BatchNorm from for each draw, in the paper's rows too.")
@@ -93,8 +91,7 @@ def reproduce(
         raise typer.Exit(130) from None
     if not found:  # another rank reports
         return
-    every = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
-    figures = _figure(every, out / plan.variant / "figure-3")
+    figures = _figure(plan, out, results)
     if json:
         return print_json(found)
     _print(paper_table(data, found))
@@ -125,9 +122,11 @@ def _rich_table(title: str, lines: list[Line]) -> rich.table.Table:
     return drawn
 
 
-def _figure(found: dict[str, dict[str, list[dict[str, Any]]]], stem: Path) -> list[Path]:
+def _figure(plan: Plan, out: Path, results: Path | None) -> list[Path]:
+    """All four data sets, as far as there are results."""
+    found = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
     try:
-        return write_figure(draw_figure(found), stem)
+        return write_figure(draw_figure(found), out / plan.variant / "figure-3")
     except MissingPackageError as error:
         say(f"no figure: {escape(str(error))}")
         return []
