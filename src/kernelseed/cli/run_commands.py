@@ -42,7 +42,7 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 def evaluate(
     run: Run,
     samples: Annotated[int | None, typer.Option(help="Draws to average; 0: the mean. Default: the run's.")] = None,
-    recalibrate: Annotated[
+    update_bn: Annotated[
         bool | None, typer.Option(help="BatchNorm statistics for each draw, from training images.")
     ] = None,
     temperature: Annotated[bool, typer.Option(help="Scale by a temperature fitted on the validation share.")] = False,
@@ -54,8 +54,8 @@ def evaluate(
     folder = RunFolder(run)
     result, config = folder.result(), folder.training_config()
     net, dataset = load(run), config.load_data(data_dir)
-    images = {None: config.recalibrate, True: config.recalibrate or 4096, False: 0}[recalibrate]
-    options: dict[str, Any] = {"recalibrate": images, "seed": config.seed}
+    images = {None: config.update_bn, True: config.update_bn or 4096, False: 0}[update_bn]
+    options: dict[str, Any] = {"update_bn": images, "seed": config.seed}
     samples = config.samples if samples is None else samples
     ways = {"ensemble": samples, "mean": 0} if samples and config.build_method().random else {"mean": 0}
     found: dict[str, Any] = {
@@ -146,10 +146,10 @@ def predict(
 
 def _statistics(config: Config, data_dir: Path | None) -> data.Batches | None:
     """Training images for BatchNorm, if the run was tested with them and they are here."""
-    if not config.recalibrate:
+    if not config.update_bn:
         return None
     try:
-        return statistics_batches(config.load_data(data_dir), config.recalibrate, config.seed)
+        return statistics_batches(config.load_data(data_dir), config.update_bn, config.seed)
     except data.DataError as error:
         say(f"[yellow]no BatchNorm statistics for each draw:[/] {escape(str(error))}")
         return None

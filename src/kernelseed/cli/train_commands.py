@@ -75,7 +75,7 @@ def train(
     clip: Annotated[float | None, typer.Option(help="Clip the gradient's norm.")] = None,
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true.")] = "32-true",
     samples: Annotated[int, typer.Option(help="Draws that a prediction averages.")] = 10,
-    recalibrate: Annotated[int, typer.Option(help="Training images for each draw's BatchNorm; 0: none.")] = 4096,
+    update_bn: Annotated[int, typer.Option(help="Training images for each draw's BatchNorm; 0: none.")] = 4096,
     devices: int = 1,
     nodes: int = 1,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, gpu, ...: as Lightning names them.")] = "auto",
@@ -96,14 +96,14 @@ def train(
     else:
         options = {
             "delta": delta, "min_rank": min_rank, "init": init, "rho_offset": rho_offset, "kl": kl,
-            "kl_warmup": kl_warmup, "prior": prior, "rate": rate, "members": members, "samples": train_samples,
+            "kl_warmup": kl_warmup, "prior": prior, "rate": rate, "members": members, "train_samples": train_samples,
             "prior_precision": prior_precision, "init_std": init_std, "lr": lr,
         }  # fmt: skip
         chosen = Config(
             data=data, method=method, options={key: value for key, value in options.items() if value is not None},
             width=width, stem=stem, epochs=epochs, batch_size=batch_size, seed=seed, validation=validation,
             patience=patience, augment=augment, size=size, channels=channels, skip_unreadable=skip_unreadable,
-            clip=clip, precision=precision, samples=samples, recalibrate=recalibrate, devices=devices, nodes=nodes,
+            clip=clip, precision=precision, samples=samples, update_bn=update_bn, devices=devices, nodes=nodes,
             accelerator=accelerator, strategy=strategy,
         )  # fmt: skip
     from kernelseed.training import train as run_training

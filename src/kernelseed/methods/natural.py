@@ -34,12 +34,12 @@ class NaturalGradient(Method):
 
     prior_precision  of the Gaussian prior N(0, 1 / prior_precision)
     init_std         the posterior's standard deviation at the start; a deep network learns nothing under large noise
-    samples          draws a step
+    train_samples    draws a step
     """
 
     prior_precision: float = 1.0
     init_std: float = 0.01
-    samples: int = 10
+    train_samples: int = 10
     random: ClassVar[bool] = True
     distributed: ClassVar[bool] = False
     title: ClassVar[str]
@@ -50,8 +50,8 @@ class NaturalGradient(Method):
             raise ValueError(f"init_std is {self.init_std}; a standard deviation must be positive.")
         if not self.prior_precision > 0:
             raise ValueError(f"prior_precision is {self.prior_precision}; 1 / variance of the prior must be positive.")
-        if self.samples < 1:
-            raise ValueError(f"samples is {self.samples}; a step takes at least one draw.")
+        if self.train_samples < 1:
+            raise ValueError(f"train_samples is {self.train_samples}; a step takes at least one draw.")
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy."""
@@ -96,7 +96,7 @@ class Vadam(NaturalGradient):
             lr=self.lr,
             prior_precision=self.prior_precision,
             init_precision=self.prior_precision + self.init_std**-2,
-            samples=self.samples,
+            samples=self.train_samples,
         )
 
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
@@ -118,7 +118,7 @@ class VOGN(NaturalGradient):
     """
 
     lr: float = 0.3
-    samples: int = 1
+    train_samples: int = 1
     chunk: int = 32
     """Examples differentiated at once: chunk x parameters in memory."""
     title: ClassVar[str] = "VOGN"
@@ -139,7 +139,7 @@ class VOGN(NaturalGradient):
             betas=(0.9, 0.999),
             prior_precision=self.prior_precision,
             init_precision=init_precision,
-            samples=self.samples,
+            samples=self.train_samples,
         )
 
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
@@ -158,7 +158,7 @@ class IVON(NaturalGradient):
     """IVON (Shen et al., 2024), from the package ivon-opt: the modern successor."""
 
     lr: float = 0.1
-    samples: int = 1
+    train_samples: int = 1
     title: ClassVar[str] = "IVON"
 
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
@@ -174,7 +174,7 @@ class IVON(NaturalGradient):
             hess_init=self.init_std**-2 / num_data,
             beta2=1 - 1e-4,
             weight_decay=self.prior_precision / num_data,
-            mc_samples=self.samples,
+            mc_samples=self.train_samples,
         )
 
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
@@ -183,7 +183,7 @@ class IVON(NaturalGradient):
         # Its state_dict leaves the step out.
         ivon.current_step = moment.require_step('method "ivon"', "Moment(step, num_data)")
         losses = []
-        for _ in range(self.samples):
+        for _ in range(self.train_samples):
             with _restoring(ivon), ivon.sampled_params(train=True):
                 optimizer.zero_grad()
                 terms = likelihood_terms(net, x, y)

@@ -12,13 +12,10 @@ from torch import nn
 
 from kernelseed import methods, models
 from kernelseed.data import Dataset, load
+from kernelseed.errors import ConfigError
 from kernelseed.fast.taps import trim
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
-
-
-class ConfigError(Exception):
-    """A setting that can't be; the message says which and what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +42,7 @@ class Config:
     """Epochs without a better validation NLL after which training stops."""
     samples: int = 10
     """Draws that a prediction averages."""
-    recalibrate: int = 4096
+    update_bn: int = 4096
     """Training images from which each draw gets its BatchNorm statistics; 0: the running averages, as in the paper."""
     devices: int = 1
     nodes: int = 1
@@ -55,7 +52,7 @@ class Config:
     def __post_init__(self) -> None:
         self._check_types()
         for name, least in (("width", 1), ("epochs", 1), ("batch_size", 1), ("seed", 0), ("samples", 0),
-                            ("recalibrate", 0), ("devices", 1), ("nodes", 1)):  # fmt: skip
+                            ("update_bn", 0), ("devices", 1), ("nodes", 1)):  # fmt: skip
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
         if self.stem not in (None, "imagenet", "cifar"):

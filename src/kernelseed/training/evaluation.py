@@ -20,11 +20,11 @@ BATCH = 256
 
 
 def predict_split(
-    net: nn.Module, split: Split, data: Dataset, *, samples: int, recalibrate: int, seed: int
+    net: nn.Module, split: Split, data: Dataset, *, samples: int, update_bn: int, seed: int
 ) -> Classification:
-    """Predictions for a split, each draw with BatchNorm statistics from `recalibrate` training images."""
+    """Predictions for a split, each draw with BatchNorm statistics from `update_bn` training images."""
     batches = Batches(split, data.mean, data.std, BATCH)
-    return predict(net, batches, samples, update_bn=statistics_batches(data, recalibrate, seed), seed=seed)
+    return predict(net, batches, samples, update_bn=statistics_batches(data, update_bn, seed), seed=seed)
 
 
 def statistics_batches(data: Dataset, count: int, seed: int) -> Batches | None:

@@ -233,9 +233,7 @@ def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> 
         ways["ensemble"] = config.samples
     found = {}
     for way, samples in ways.items():
-        prediction = predict_split(
-            net, data.test, data, samples=samples, recalibrate=config.recalibrate, seed=config.seed
-        )
+        prediction = predict_split(net, data.test, data, samples=samples, update_bn=config.update_bn, seed=config.seed)
         write_prediction(prediction, data.test.labels, run.path / f"test-{way}.safetensors")
         found[way] = summarise(prediction, data.test.labels)
     return found

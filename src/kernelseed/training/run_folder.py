@@ -10,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from kernelseed.core.files import StorageError, read_json, write_json, write_text
+from kernelseed.core.predictive import Classification
 from kernelseed.core.storage import CONFIG, WEIGHTS
 from kernelseed.training import origin
 from kernelseed.training.config import Config
 
-RESULT, METRICS, CHECKPOINTS = "result.json", "metrics.csv", "checkpoints"
+RESULT, METRICS, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
 
 
 class RunFolder:
@@ -124,3 +127,21 @@ class RunFolder:
             return []
         with path.open(newline="") as file:
             return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+
+    def evaluation(self) -> dict[str, Any]:
+        """What the last `kernelseed evaluate` found; empty if there was none."""
+        path = self.path / EVALUATION
+        return read_json(path) if path.exists() else {}
+
+    def has_prediction(self, part: str, way: str) -> bool:
+        """Whether the run kept its predictions of a part: "test", "validation" or "ood"."""
+        return self._prediction_file(part, way).exists()
+
+    def prediction(self, part: str, way: str) -> tuple[Classification, Tensor]:
+        """The predictions of a part, and its labels."""
+        from kernelseed.training.evaluation import read_prediction
+
+        return read_prediction(self._prediction_file(part, way))
+
+    def _prediction_file(self, part: str, way: str) -> Path:
+        return self.path / f"{part}-{way}.safetensors"
