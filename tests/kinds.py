@@ -6,13 +6,11 @@ import torch
 from torch import nn
 
 import kernelseed as ks
-from kernelseed.testing.kinds import KINDS, Attention, Bare, Recurrent, Tied, Twice  # noqa: F401
+from kernelseed.testing.kinds import KINDS, Tied, Twice  # noqa: F401
 
 DISTRIBUTIONS = {
-    "mean_field": lambda model: ks.bayesianize(model),
-    "seed_1": lambda model: ks.germinate(model, 1.0, min_rank=1),
-    "seed_half": lambda model: ks.germinate(model, 0.5, min_rank=1),
-    "seed_quarter": lambda model: ks.germinate(model, 0.25, min_rank=1),
+    "mean_field": ks.bayesianize,
+    "seed": lambda model: ks.germinate(model, 0.5, min_rank=1),
     "fixed": lambda model: ks.germinate(model, 0.5, min_rank=1, fixed=True),
 }
 

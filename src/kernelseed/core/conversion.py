@@ -164,11 +164,21 @@ def _check_rho_offset(rho_offset: float) -> None:
 def _skeleton(model: nn.Module, chosen: dict[str, tuple[nn.Parameter, list[str]]]) -> nn.Module:
     """A copy of the model whose chosen parameters are None; they are not copied on the way."""
     nothing = nn.Parameter(torch.empty(0))
-    skeleton = copy.deepcopy(model, {id(parameter): nothing for parameter, _ in chosen.values()})
+    skeleton = deep_copy(model, {id(parameter): nothing for parameter, _ in chosen.values()})
     for _, names in chosen.values():
         for name in names:
             remove_parameter(skeleton, name)
     return skeleton
+
+
+def deep_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """A copy of the model. What a forward pass left in its attributes is copied without its graph."""
+    memo = dict(memo or {})  # torch itself refuses: weight_norm and spectral_norm of torch.nn.utils leave their weight
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    return copy.deepcopy(model, memo)
 
 
 def remove_parameter(model: nn.Module, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -90,6 +91,21 @@ class Gaussian:
         if not self.swapped:
             return noise.normal(shape, self.std.dtype, self.std.device)
         return noise.normal((shape[1], shape[0], *shape[2:]), self.std.dtype, self.std.device).transpose(0, 1)
+
+
+def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
+    """Decodes later as it would now: with a graph or without, and out of the reach of checkpointing that is on then."""
+    with_graph = torch.is_grad_enabled()
+
+    def decode_later() -> Gaussian:
+        with torch.set_grad_enabled(with_graph), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+            return decode()
+
+    return decode_later
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 class Sample:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from kernelseed.core.conversion import deep_copy
 from kernelseed.core.network import BayesianModule, Draw
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.fast import TrimmedConv2d, is_transposed, thin_is_cheaper, thin_weights
@@ -31,7 +31,7 @@ def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
     draw = net.mean() if draw is None else draw
     if draw.skeleton is not net.skeleton:
         raise ArgumentError("draw was made by another network; pass a draw of this one: collapse(net, net.draw()).")
-    plain = copy.deepcopy(net.skeleton)
+    plain = deep_copy(net.skeleton)
     for name, sample in draw.samples.items():
         # Germination may hand out transposed views; what is stored and exported is laid out plainly.
         value = sample.value.detach().clone(memory_format=torch.contiguous_format)

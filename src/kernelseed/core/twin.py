@@ -3,11 +3,16 @@
 It is done on a twin: shallow copies of the modules that own a replaced tensor, and of all that contain them. The twin
 shares everything else with the original. Whatever a closure captures during the call, such as the recomputation of
 activation checkpointing, keeps the tensors that it was called with.
+
+A module may refer to others outside of its tree: in lists, tuples, dictionaries, bound methods, partial functions and
+hooks. There the twin refers to twins. Objects of other classes are shared, and are not searched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import is_
 from types import MethodType
 from typing import Any
@@ -28,10 +33,11 @@ def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kw
     if torch.compiler.is_compiling():  # a compiler can't follow the making of modules, and has no use for a twin
         return torch.func.functional_call(module, dict(tensors), args, kwargs, tie_weights=False)
     twins = make_twins(module, tensors)
-    before = {original: vars(twin).copy() for original, twin in twins.items()}
+    before = [[d.copy() for d in _dictionaries(twin)] for twin in twins.values()]
     output = twins.get(module, module)(*args, **kwargs)
-    for original, twin in twins.items():
-        _write_back(original, twin, before[original])
+    originals = {twin: original for original, twin in twins.items()}
+    for (original, twin), earlier in zip(twins.items(), before, strict=True):
+        _write_back(original, twin, earlier, originals)
     return output
 
 
@@ -80,39 +86,56 @@ def _shallow_copy(original: nn.Module, replaced: dict[str, Tensor]) -> nn.Module
 
 
 _STRUCTURE = ("_parameters", "_buffers", "_modules")
-_REFERRING = {list, tuple, dict, MethodType}
+_REFERRING = {list, tuple, dict, OrderedDict, MethodType, partial}
+_DEPTH = 4  # of lists within lists
 
 
 def _link(original: nn.Module, twin: nn.Module, twins: dict[nn.Module, nn.Module]) -> None:
     """Let the twin refer to twins where the original refers to their originals."""
     attributes = vars(twin)
     for name, value in attributes.items():
-        if type(value) in _REFERRING and value and name not in _STRUCTURE:
-            attributes[name] = _with_twins(value, twins)
+        if name not in _STRUCTURE and ((type(value) in _REFERRING and value) or isinstance(value, nn.Module)):
+            attributes[name] = _translated(value, twins)
     attributes["_modules"] = {name: twins.get(child, child) for name, child in original._modules.items()}  # type: ignore[arg-type]
 
 
-def _with_twins(value: Any, twins: dict[nn.Module, nn.Module]) -> Any:
-    """A list, tuple, dictionary or bound method that refers to twins; the value itself where it has no need to."""
-
-    def twin_of(item: Any) -> Any:
-        return twins.get(item, item) if isinstance(item, nn.Module) else item
-
-    if isinstance(value, MethodType):
-        owner = twin_of(value.__self__)
-        return value if owner is value.__self__ else MethodType(value.__func__, owner)
-    items = value.values() if isinstance(value, dict) else value
-    if not any(isinstance(item, nn.Module) and item in twins for item in items):
+def _translated(value: Any, names: dict[nn.Module, nn.Module], depth: int = _DEPTH) -> Any:
+    """The value with other modules in it; the value itself where it refers to none of them."""
+    if isinstance(value, nn.Module):
+        return names.get(value, value)
+    kind = type(value)
+    if kind not in _REFERRING or not depth:
         return value
-    if isinstance(value, dict):
-        return {key: twin_of(item) for key, item in value.items()}
-    return type(value)(twin_of(item) for item in value)
+    parts: Sequence[Any]
+    remake: Callable[..., Any]
+    if kind is MethodType:
+        parts, remake = [value.__self__], lambda owner: MethodType(value.__func__, owner)
+    elif kind is partial:
+        parts, remake = [value.func, value.args, value.keywords], lambda f, args, kwargs: partial(f, *args, **kwargs)
+    elif kind in (dict, OrderedDict):
+        parts, remake = [*value.values()], lambda *items: kind(zip(value, items, strict=True))
+    else:
+        parts, remake = value, lambda *items: kind(items)
+    translated = [_translated(part, names, depth - 1) for part in parts]
+    return value if all(map(is_, translated, parts)) else remake(*translated)
 
 
-def _write_back(original: nn.Module, twin: nn.Module, before: dict[str, Any]) -> None:
-    """Attributes that the call has set, as a module may in its forward, belong to the original."""
-    after = vars(twin)
-    if len(after) == len(before) and all(map(is_, after.values(), before.values())):
-        return
-    changed = {name: value for name, value in after.items() if before.get(name, before) is not value}
-    vars(original).update({name: value for name, value in changed.items() if name not in _STRUCTURE})
+def _dictionaries(module: nn.Module) -> list[dict[str, Any]]:
+    attributes = vars(module)
+    return [attributes, *(attributes[name] for name in _STRUCTURE)]
+
+
+def _write_back(
+    original: nn.Module, twin: nn.Module, before: list[dict[str, Any]], originals: dict[nn.Module, nn.Module]
+) -> None:
+    """What the call has set or deleted, as a module may in its forward, is set or deleted on the original."""
+    for theirs, after, earlier in zip(_dictionaries(original), _dictionaries(twin), before, strict=True):
+        if len(after) == len(earlier) and all(map(is_, after.values(), earlier.values())):
+            continue
+        for name in earlier.keys() - after.keys():
+            theirs.pop(name, None)
+        for name, value in after.items():
+            given = earlier.get(name)
+            lent = isinstance(given, Tensor) and given is not theirs.get(name)  # a draw's own buffer, say
+            if (value is not given or name not in earlier) and not lent:
+                theirs[name] = _translated(value, originals)

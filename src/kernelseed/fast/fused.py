@@ -194,6 +194,7 @@ class _OnePass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(tensors[0])
+        ctx.set_materialize_grads(False)
         return tuple(t.view_as(t) for t in tensors)
 
     @staticmethod

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, Sample
+from kernelseed.core.distributions import Gaussian, Sample, as_when_drawn
 from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
-from kernelseed.fast import ProductWeight, fold, germinate_matrix
+from kernelseed.fast import ProductWeight, fold, germinate_matrix, one_pass
 
 
 class FixedKernelSeed(WeightDistribution):
@@ -30,7 +30,8 @@ class FixedKernelSeed(WeightDistribution):
 
     def moments(self) -> Gaussian:
         """The germinated mean alone."""
-        return Gaussian(fold(germinate_matrix(self.mean_germinator, self.seed), self.shape), None)
+        (mean,) = one_pass(germinate_matrix(self.mean_germinator, self.seed))
+        return Gaussian(fold(mean, self.shape), None)
 
     def sample(self, noise: Noise) -> Sample:
         """The mean: there is nothing to draw."""
@@ -64,7 +65,7 @@ class FactorSample(Sample):
     noise = None
 
     def __init__(self, germinator: Tensor, seed: Tensor, shape: torch.Size, decode: Callable[[], Gaussian]) -> None:
-        self._germinator, self._seed, self._shape, self._decode = germinator, seed, shape, decode
+        self._germinator, self._seed, self._shape, self._decode = germinator, seed, shape, as_when_drawn(decode)
 
     @functools.cached_property
     def source(self) -> Gaussian:

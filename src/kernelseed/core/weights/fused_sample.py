@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from kernelseed.core.distributions import Gaussian, Prior, Sample
+from kernelseed.core.distributions import Gaussian, Prior, Sample, as_when_drawn
 from kernelseed.core.noise import Noise
 from kernelseed.core.priors import ScaleMixture
 from kernelseed.fast import Drawn, scale_mixture_kl
@@ -20,7 +20,7 @@ class FusedSample(Sample):
 
     def __init__(self, drawn: Drawn, decode: Callable[[], Gaussian], noise: Noise) -> None:
         self.value = drawn.value
-        self._drawn, self._decode, self._noise = drawn, decode, noise
+        self._drawn, self._decode, self._noise = drawn, as_when_drawn(decode), noise
 
     @functools.cached_property
     def source(self) -> Gaussian:
