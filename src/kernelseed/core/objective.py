@@ -74,6 +74,11 @@ class ELBO(nn.Module):
         For a transformer's `output.loss`, for several heads whose losses you add, or for anything else.
         """
         _require_draw(draw)
+        if not isinstance(nll, Tensor):
+            raise ArgumentTypeError(
+                f"nll is a {type(nll).__name__}; it must be a tensor, differentiable in the draw's weights: a "
+                "transformer's output has a loss if its labels are given."
+            )
         kl = draw.kl(self.prior)
         moment = step if isinstance(step, Moment) else Moment(step, self.num_data)
         weight = self.kl_weight(replace(moment, num_weights=draw.num_weights))
