@@ -1,9 +1,10 @@
-"""The Bayesian module: what train and eval mean, and that a call leaves nothing behind."""
+"""The Bayesian module: what train and eval mean, what a draw is, and that a call leaves nothing behind."""
 
 import copy
 import gc
 import pickle
 import weakref
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from kinds import DISTRIBUTIONS, KINDS, convnet, generator, mlp, trained
 from torch import nn
 
 import kernelseed as ks
+from kernelseed.core.weights.fused_sample import FusedSample
+from kernelseed.fast import kernels
 
-RANDOM = [name for name in DISTRIBUTIONS if name != "fixed"]
+X = torch.randn(5, 3, generator=generator())
 
 
 class Many(nn.Module):
@@ -26,155 +29,103 @@ class Many(nn.Module):
         return {"sum": self.linear(x) * scale + (0 if y is None else y), "input": x}
 
 
-class Fails(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-        self.recurrent = nn.LSTM(3, 3)
-
-    def forward(self, x):
-        self.recurrent(self.linear(x))
-        raise RuntimeError("forward failed")
-
-
-def holds_no_weights(net):
-    return all(
-        net.skeleton.get_submodule(name.rpartition(".")[0])._parameters[name.rpartition(".")[2]] is None
-        for name in (*net.weights, *net.weights.aliases)
-    )
-
-
-@pytest.mark.parametrize("distribution", RANDOM)
+@pytest.mark.parametrize("distribution", ["mean_field", "seed"])
 def test_train_mode_draws_afresh_and_eval_mode_is_the_mean(distribution):
-    model, x = mlp(3, 4, 2), torch.randn(5, 3)
-    net = trained(DISTRIBUTIONS[distribution](model))
+    net = trained(DISTRIBUTIONS[distribution](mlp(3, 4, 2)))
     assert net.training
-    assert not torch.equal(net(x), net(x))
+    assert not torch.equal(net(X), net(X))
     net.eval()
-    assert torch.equal(net(x), net(x))
-    assert torch.equal(net(x), net.mean()(x))
+    assert torch.equal(net(X), net.mean()(X))
     net.train()
     torch.manual_seed(1)
-    one = net(x)
+    one = net(X)
     torch.manual_seed(1)
-    assert torch.equal(one, net.draw()(x))
+    assert torch.equal(one, net.draw()(X))
 
 
 def test_a_fixed_net_is_the_same_in_both_modes():
-    net, x = ks.germinate(mlp(3, 4, 2), fixed=True), torch.randn(5, 3)
-    assert torch.equal(net.train()(x), net.eval()(x))
+    net = ks.germinate(mlp(3, 4, 2), fixed=True)
+    assert torch.equal(net.train()(X), net.eval()(X))
 
 
 def test_arguments_and_results_go_through():
     net = ks.germinate(Many(), 1.0).eval()
-    x, y = torch.randn(2, 3), torch.randn(2, 3)
-    plain = net(x)
-    torch.testing.assert_close(net(x, y)["sum"], plain["sum"] + y)
-    torch.testing.assert_close(net(x, y=y, scale=2.0)["sum"], 2 * plain["sum"] + y)
-    assert net(x)["input"] is x
-    draw = net.draw()
-    torch.testing.assert_close(draw(x, scale=3.0)["sum"], 3 * draw(x)["sum"])
+    y = torch.randn(5, 3)
+    plain = net(X)
+    torch.testing.assert_close(net(X, y)["sum"], plain["sum"] + y)
+    torch.testing.assert_close(net(X, y=y, scale=2.0)["sum"], 2 * plain["sum"] + y)
+    assert net(X)["input"] is X
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("distribution", ["mean_field", "seed_half", "fixed"])
-def test_the_skeleton_holds_no_weights_before_during_and_after(kind, distribution):
-    net, x = DISTRIBUTIONS[distribution](KINDS[kind].make()), KINDS[kind].inputs()
-    assert holds_no_weights(net)
-    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in net.modules()]
-    keys = list(net.state_dict())
-    net(*x)
-    assert holds_no_weights(net)
-    assert hooks == [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in net.modules()]
-    assert keys == list(net.state_dict())
-
-
-def test_a_forward_that_raises_leaves_nothing_behind():
-    net = ks.germinate(Fails())
-    keys = list(net.state_dict())
-    with pytest.raises(RuntimeError, match="forward failed"):
-        net(torch.randn(2, 3))
-    assert holds_no_weights(net)
-    assert keys == list(net.state_dict())
-    assert not any(m._forward_pre_hooks for m in net.modules())
-    copy.deepcopy(net)
-    pickle.dumps(net)
-
-
-@pytest.mark.parametrize("kind", ["lstm", "gru", "linear_wide", "attention"])
-def test_a_net_holds_on_to_no_draw(kind):
+@pytest.mark.parametrize("kind", ["lstm", "attention_apart", "tied"])
+def test_the_skeleton_holds_no_weights_before_and_after_a_call(kind):
     net, x = ks.germinate(KINDS[kind].make()), KINDS[kind].inputs()
-    output = net(*x)
-    output.sum().backward()
-    twin = pickle.loads(pickle.dumps(copy.deepcopy(net)))
-    assert torch.equal(twin.mean()(*x), net.mean()(*x))
+    keys = list(net.state_dict())
+    for run in (lambda: None, lambda: net(*x)):
+        run()
+        for name in (*net.weights, *net.weights.aliases):
+            path, _, leaf = name.rpartition(".")
+            assert getattr(net.skeleton.get_submodule(path), leaf) is None
+        assert keys == list(net.state_dict())
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # by the kernels, and by plain operations
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_net_holds_on_to_no_draw(distribution, dtype):
+    net, x = DISTRIBUTIONS[distribution](KINDS["lstm"].make().to(dtype)), KINDS["lstm"].inputs(dtype)
     draw = net.draw()
-    draw(*x)
+    loss = draw(*x).sum() + draw.kl(ks.ScaleMixture())
+    loss.backward()
     values = [weakref.ref(value) for value in draw.weights.values()]
-    del draw, output
+    del draw, loss
     gc.collect()
     assert all(value() is None for value in values)
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(net)))
+    assert torch.equal(twin.mean()(*x), net.mean()(*x))
 
 
-def test_recurrent_layers_use_the_draw_they_are_given():
-    net, x = ks.bayesianize(nn.LSTM(3, 4), rho_offset=0.0), torch.randn(5, 2, 3)
-    one, two = net.draw(), net.draw()
-    first = one(x)[0]
-    assert not torch.equal(first, two(x)[0])
-    assert torch.equal(first, one(x)[0])
-    plain = ks.collapse(net, one)
-    torch.testing.assert_close(plain(x)[0], first)
-
-
-def test_batchnorm_statistics_follow_training_and_not_evaluation():
-    net, x = ks.germinate(convnet()), torch.randn(16, 1, 4, 4) + 3
-    before = net.skeleton[1].running_mean.clone()
-    net.eval()(x)
-    assert torch.equal(net.skeleton[1].running_mean, before)
-    draw = net.train().draw()
-    draw(x)
-    expected = 0.9 * before + 0.1 * nn.functional.conv2d(x, draw.weights["0.weight"]).mean((0, 2, 3))
-    torch.testing.assert_close(net.skeleton[1].running_mean, expected)
-    assert int(net.skeleton[1].num_batches_tracked) == 1
-
-
-def test_the_mean_is_differentiable():
-    net = ks.germinate(mlp(3, 4, 2)).eval()
-    net(torch.randn(5, 3)).square().sum().backward()
-    distribution = net.weights["0.weight"]
-    assert distribution.seed.grad.abs().sum() > 0
-    assert distribution.mean_germinator.grad.abs().sum() > 0
+def test_the_mean_is_differentiable_and_asks_nothing_of_the_deviations():
+    for net, learned in (
+        (ks.bayesianize(mlp(3, 4, 2)), {"mu"}),
+        (ks.germinate(mlp(3, 4, 2)), {"seed", "mean_germinator"}),
+    ):
+        net.eval()(X).square().sum().backward()
+        parameters = net.weights["0.weight"].named_parameters()
+        assert {name for name, p in parameters if p.grad is not None and p.grad.any()} == learned
+        optional = getattr(net.weights["0.weight"], "rho", None)
+        assert optional is None or optional.grad is None
 
 
 def test_a_posterior_gives_any_number_of_draws_from_one_germination():
-    net, x = trained(ks.germinate(mlp(3, 4, 2))), torch.randn(5, 3)
+    net = trained(ks.germinate(mlp(3, 4, 2)))
     posterior = net.posterior()
-    a = [posterior.draw(g)(x) for g in [generator(1)] for _ in range(2)]
-    b = [net.draw(g)(x) for g in [generator(1)] for _ in range(2)]
+    a = [posterior.draw(g)(X) for g in [generator(1)] for _ in range(2)]
+    b = [net.draw(g)(X) for g in [generator(1)] for _ in range(2)]
     assert not torch.equal(a[0], a[1])
     torch.testing.assert_close(torch.stack(a), torch.stack(b))
-    torch.testing.assert_close(posterior.mean()(x), net.mean()(x))
-    assert set(posterior.gaussians) == set(net.weights)
-    for name, gaussian in posterior.gaussians.items():
-        torch.testing.assert_close(gaussian.mean, net.weights[name].moments().mean)
-        torch.testing.assert_close(gaussian.std, net.weights[name].moments().std)
+    torch.testing.assert_close(posterior.mean()(X), net.mean()(X))
+    assert list(posterior.decoded) == list(net.weights)
 
 
 def test_weights_are_a_mapping_by_parameter_name():
     net = ks.germinate(nn.ModuleDict({"a": mlp(3, 4, 2), "b": nn.Linear(2, 2)}))
-    assert list(net.weights) == [name for name, _ in net.weights.items()] == ["a.0.weight", "a.2.weight", "b.weight"]
+    names = ["a.0.weight", "a.2.weight", "b.weight"]
+    assert isinstance(net.weights, Mapping)
+    assert list(net.weights) == list(net.weights.keys()) == names
+    assert [weight.shape for weight in net.weights.values()] == [(4, 3), (2, 4), (2, 2)]
+    assert {**net.weights} == dict(net.weights.items())
     assert len(net.weights) == 3
     assert "b.weight" in net.weights
     assert "b.bias" not in net.weights
-    assert "a" not in net.weights
+    assert net.weights.get("a") is None
     with pytest.raises(KeyError, match=r"b\.bias.*a\.0\.weight"):
         net.weights["b.bias"]
 
 
 def test_draws_and_gaussians_are_immutable():
     draw = ks.germinate(nn.Linear(3, 2)).draw()
-    sample = draw.samples["weight"]
-    for value, name in ((draw, "skeleton"), (sample, "value"), (sample.source, "mean")):
+    for value, name in ((draw, "skeleton"), (draw.samples["weight"].source, "mean")):
         with pytest.raises(AttributeError):
             setattr(value, name, None)
 
@@ -182,11 +133,18 @@ def test_draws_and_gaussians_are_immutable():
 def test_a_draw_as_a_value_keeps_its_own_buffers_apart():
     net = ks.germinate(convnet()).eval()
     x = torch.randn(4, 1, 4, 4)
-    shifted = {"1.running_mean": torch.full((4,), 5.0)}
     draw = net.mean()
-    other = ks.Draw(draw.skeleton, draw.samples, draw.aliases, shifted)
+    other = ks.Draw(draw.skeleton, draw.samples, draw.aliases, {"1.running_mean": torch.full((4,), 5.0)})
     assert not torch.equal(draw(x), other(x))
     assert torch.equal(net.skeleton[1].running_mean, torch.zeros(4))
+
+
+def test_weights_only_is_the_same_draw_without_graph_and_kl():
+    draw = ks.germinate(mlp(3, 4, 2)).draw()
+    values = draw.weights_only()
+    torch.testing.assert_close(values(X), draw(X))
+    assert not any(value.requires_grad for value in values.weights.values())
+    assert values.num_weights == values.kl(ks.ScaleMixture()) == 0
 
 
 def test_draws_without_a_generator_follow_the_global_seed_and_with_one_do_not_touch_it():
@@ -199,11 +157,73 @@ def test_draws_without_a_generator_follow_the_global_seed_and_with_one_do_not_to
     assert not torch.equal(state, torch.get_rng_state())
 
 
+# --- weights of several kinds ----------------------------------------------------------------------------------
+
+
+class OneDeviation(ks.WeightDistribution):
+    """A user's distribution: a mean for each weight, and one rho for all."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.shape = weight.shape
+        self.mu = nn.Parameter(weight.clone())
+        self.rho = nn.Parameter(torch.full((1,), -2.0))
+
+    def moments(self):
+        return ks.Gaussian.from_rho(self.mu, self.rho.expand(self.shape))
+
+    def spec(self):
+        return {"shape": list(self.shape)}
+
+    @classmethod
+    def from_spec(cls, spec):
+        return cls(torch.empty(spec["shape"]))
+
+
+def mixed():
+    """A kernel seed, a fixed one, a mean-field weight, one of a user's, and a kernel seed that is frozen in part."""
+    model = mlp(3, 8, 7, 6, 5, 2)
+    seed = ks.germinate(model, 0.5, min_rank=2).weights
+    makers = {
+        (8, 3): lambda weight: seed["0.weight"],
+        (7, 8): lambda weight: ks.germinate(model, 0.5, min_rank=2, fixed=True).weights["2.weight"],
+        (6, 7): ks.MeanField,
+        (5, 6): OneDeviation,
+        (2, 5): lambda weight: seed["8.weight"],
+    }
+    net = ks.convert(model, lambda weight: makers[tuple(weight.shape)](weight))
+    net.weights["0.weight"].requires_grad_(False)
+    net.weights["8.weight"].mean_germinator.requires_grad_(False)
+    return trained(net)
+
+
+def loss_and_gradients(net, x):
+    draw = net.draw(generator(1))
+    loss = draw(x).square().sum() + draw.kl(ks.ScaleMixture())
+    trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    return draw, loss, dict(zip(trainable, torch.autograd.grad(loss, trainable.values()), strict=True))
+
+
+def test_one_weight_of_another_kind_does_not_slow_the_others():
+    assert kernels.library() is not None
+    net = mixed()
+    draw, loss, gradients = loss_and_gradients(net, X)
+    fast = [name for name, sample in draw.samples.items() if isinstance(sample, FusedSample)]
+    assert fast == ["0.weight", "4.weight", "8.weight"]
+    _, expected, exact = loss_and_gradients(net.double(), X.double())  # where none is
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert "weights.8.weight.seed" in gradients
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(
+            gradient.double(), exact[name], rtol=1e-4, atol=1e-4 * exact[name].abs().max().item()
+        )
+
+
 def test_a_net_learns():
     x = torch.randn(128, 2)
     y = (x[:, 0] * x[:, 1] > 0).long()
     net = ks.germinate(mlp(2, 32, 32, 2), 0.5, min_rank=4)
-    loss = ks.ELBO(num_data=128, kl_weight=ks.schedules.constant(0.01))
+    loss = ks.ELBO(num_data=128, kl_weight=0.01)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     for _ in range(200):
         optimizer.zero_grad()
