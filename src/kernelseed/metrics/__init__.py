@@ -4,11 +4,13 @@
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
     risk_coverage, aurc, threshold_at_risk      what abstaining buys
     auroc, fpr_at_95_tpr                        telling out-of-distribution inputs apart
+    TemperatureScaling                          making a predictor as sure as it is right
 
 Everything is computed in float64 on the CPU, from the probabilities as they are given (never renormalised),
 and does not depend on the order of the examples.
 """
 
+from kernelseed.metrics.calibration import TemperatureScaling
 from kernelseed.metrics.probabilities import (
     Reliability,
     accuracy,
@@ -25,6 +27,7 @@ from kernelseed.metrics.ranking import aurc, auroc, fpr_at_95_tpr, risk_coverage
 
 __all__ = [
     "Reliability",
+    "TemperatureScaling",
     "accuracy",
     "ace",
     "adaptive_ece",

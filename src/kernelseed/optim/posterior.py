@@ -21,7 +21,7 @@ Group = dict[str, Any]
 State = dict[str, Any]
 Pair = tuple[Tensor, Tensor]
 Moments = dict[Tensor, Pair]
-# A loss, and for each parameter that it reaches the gradient g and, where it is not just that, what counts as g^2.
+# A loss, and for each parameter that it reaches: its gradient g, and the mean of g^2 (None: g * g).
 Term = tuple[Tensor, Mapping[Tensor, tuple[Tensor, Tensor | None]]]
 
 # The default init_precision is prior_precision + INIT_SHARE num_data. With much less, draws of a deep network
