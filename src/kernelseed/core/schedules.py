@@ -44,7 +44,7 @@ def uniform() -> Schedule:
 def constant(temperature: float) -> Schedule:
     """A fixed temperature: below 1 the posterior is colder than Bayes' rule asks for."""
     if not (temperature >= 0 and math.isfinite(temperature)):
-        raise ArgumentError(f"temperature is {temperature}; it must be finite, and 0 (no KL) or more.")
+        raise ArgumentError(f"temperature is {temperature}; a weight of the KL must be finite, and 0 (none) or more.")
     return partial(_constant, temperature)
 
 
