@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelseed import errors, metrics, models
 from kernelseed.core import (
@@ -40,6 +40,10 @@ from kernelseed.core import (
     schedules,
 )
 from kernelseed.errors import KernelseedError
+
+if TYPE_CHECKING:  # at run time they are loaded when they are first asked for
+    from kernelseed import data, hub, methods, optim, report, reproduction, testing, training
+    from kernelseed.metrics import calibration
 
 __version__ = "0.1.0"
 
@@ -104,6 +108,6 @@ def _module(name: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'kernelseed.{name} needs the package {error.name!r}: pip install "kernelseed[all]"', name=error.name
+        raise errors.MissingPackageError(
+            f'kernelseed.{name} needs the package {error.name!r}: pip install "kernelseed[all]".', name=error.name
         ) from None
