@@ -1,6 +1,6 @@
 """kernelseed: Bayesian deep learning that is smaller than the network it replaces.
 
-The core, imported here, needs torch alone. Data sets, training and reports are rooms of their own, loaded when
+The core, imported here, needs torch alone. Data sets, training and reports are subpackages that are loaded when
 they are first asked for (`ks.data`, `ks.methods`, ...).
 """
 
