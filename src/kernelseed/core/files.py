@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
-class StorageError(Exception):
-    """A file that can't be read or written, named, with what to do about it."""
+from kernelseed.errors import StorageError
 
 
 @contextmanager

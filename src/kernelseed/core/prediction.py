@@ -27,7 +27,7 @@ def predict(
     samples: int = 10,
     *,
     likelihood: Likelihood | None = None,
-    recalibrate: Tensor | Iterable[Any] | None = None,
+    update_bn: Tensor | Iterable[Any] | None = None,
     seed: int = 0,
     batch_size: int = 256,
 ) -> Any:
@@ -37,7 +37,7 @@ def predict(
                  sequence of draws or modules, all averaged (an ensemble)
     data         a tensor of inputs, or batches: inputs, (inputs, labels) or mappings of keyword arguments
     likelihood   default Categorical(), which gives a `Classification`; Gaussian(...) gives a `Regression`
-    recalibrate  training inputs, given as data is, from which each draw gets BatchNorm statistics of its own
+    update_bn    training inputs, given as data is, from which each draw gets BatchNorm statistics of its own
     seed         the same seed gives the same draws, whatever the batch size
     batch_size   rows at a time, where data is a tensor
 
@@ -57,11 +57,11 @@ def predict(
         raise ValueError("net is an empty sequence; give at least one module or draw to average.")
     with evaluating([_module_of(member) for member in members]):
         draws = [draw for member in members for draw in make_draws(member, samples, seed)]
-        if recalibrate is not None:
-            batches = list(_inputs(recalibrate, batch_size))
+        if update_bn is not None:
+            batches = list(_inputs(update_bn, batch_size))
             if not batches:
-                raise ValueError("recalibrate yields no batches; give some training data, a few thousand examples.")
-            draws = [_recalibrated(draw, batches) for draw in draws]
+                raise ValueError("update_bn yields no batches; give some training data, a few thousand examples.")
+            draws = [_with_own_batchnorm(draw, batches) for draw in draws]
         device = _device_of(draws[0].skeleton)
         parts: list[Classification | Regression] = []
         for x in _inputs(data, batch_size):
@@ -87,7 +87,7 @@ def make_draws(net: nn.Module | Draw | DropoutPass, samples: int, seed: int) -> 
     return [Draw(net)]
 
 
-def _recalibrated(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | DropoutPass:
+def _with_own_batchnorm(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | DropoutPass:
     if not batch_norms(draw.skeleton):
         return draw
     device = _device_of(draw.skeleton)

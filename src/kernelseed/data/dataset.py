@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
-class DataError(Exception):
-    """Data that is missing, broken or unfit; the message is one line that names the file and the remedy."""
+from kernelseed.errors import DataError
 
 
 def require(module: str, purpose: str) -> Any:

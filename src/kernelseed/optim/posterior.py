@@ -85,15 +85,15 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
     `state_dict`; with the global one, save `torch.get_rng_state()` where a run must continue bit for bit.
     """
 
-    def __init__(self, params: Any, defaults: Group, samples: int, generator: torch.Generator | None) -> None:
+    def __init__(self, params: Any, defaults: Group, train_samples: int, generator: torch.Generator | None) -> None:
         check(
-            isinstance(samples, int) and samples >= 1,
-            "samples",
-            samples,
+            isinstance(train_samples, int) and train_samples >= 1,
+            "train_samples",
+            train_samples,
             "an integer of at least 1",
             "it is the number of posterior draws averaged in a step; 1 is the cheapest, 10 is common",
         )
-        self.samples = samples
+        self.train_samples = train_samples
         self.generator = generator
         self._is_sampled = False
         super().__init__(params, defaults)
@@ -179,13 +179,13 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
         self._refuse_if_sampled("step()")
         total = torch.zeros(())
         sums: Moments = {}
-        for _ in range(self.samples):
+        for _ in range(self.train_samples):
             with self.sampled():
                 loss, found = moments()
-            total = total.to(loss) + loss.detach() / self.samples
+            total = total.to(loss) + loss.detach() / self.train_samples
             for p, means in found.items():
                 G, Q = sums.get(p, (torch.zeros_like(p), torch.zeros_like(p)))
-                sums[p] = (G + means[0] / self.samples, Q + means[1] / self.samples)
+                sums[p] = (G + means[0] / self.train_samples, Q + means[1] / self.train_samples)
         if not (total.isfinite() and all(G.isfinite().all() for G, _ in sums.values())):
             raise FloatingPointError(
                 f"the loss of moments is {total.item()} or a gradient is not finite; the mean weights are as before "
@@ -210,7 +210,7 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         total, count = torch.zeros(()), 0
         sums: Moments = {}
-        for _ in range(self.samples):
+        for _ in range(self.train_samples):
             with self.sampled(), torch.enable_grad():
                 for loss in losses():
                     total, count = total.to(loss) + loss.detach(), count + 1
@@ -274,7 +274,7 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # torch pickles and copies its own attributes only; a copy is in no one's sampled() block
-        ours = {"samples": self.samples, "generator": self.generator, "_is_sampled": False}
+        ours = {"train_samples": self.train_samples, "generator": self.generator, "_is_sampled": False}
         return {**super().__getstate__(), **ours}
 
 

@@ -72,7 +72,7 @@ class VOGN(PosteriorOptimizer):
         prior_precision: lam of the prior N(0, 1 / lam).
         init_precision: P at the start, at least lam; by default lam + num_data / 10, see Vadam.
         damping: gamma >= 0, adds N gamma to the precision, that of the draws included: larger is more timid.
-        samples: posterior draws averaged in a step.
+        train_samples: posterior draws averaged in a step.
         generator: of the noise; see `PosteriorOptimizer`.
 
     A loss or a gradient that is not finite raises FloatingPointError, and mean and state are as before. The
@@ -88,7 +88,7 @@ class VOGN(PosteriorOptimizer):
         prior_precision: float = 1.0,
         init_precision: float | None = None,
         damping: float = 0.0,
-        samples: int = 10,
+        train_samples: int = 10,
         generator: torch.Generator | None = None,
     ) -> None:
         defaults = {
@@ -99,7 +99,7 @@ class VOGN(PosteriorOptimizer):
             "init_precision": init_precision,
             "damping": damping,
         }
-        super().__init__(params, defaults, samples, generator)
+        super().__init__(params, defaults, train_samples, generator)
 
     def step(  # type: ignore[override]
         self,
@@ -107,7 +107,7 @@ class VOGN(PosteriorOptimizer):
         *batch: Tensor,
         moments: Callable[[], tuple[Tensor, Moments]] | None = None,
     ) -> Tensor:
-        """One update from `samples` draws; returns the mean loss over draws and examples, detached."""
+        """One update from `train_samples` draws; returns the mean loss over draws and examples, detached."""
         if moments is not None:
             return self._step_by_moments(moments)
         return self._step(lambda: example_losses(closure, batch), shared_graph=not batch)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kernelseed.errors import ConfigError
 from kernelseed.methods import METHODS
-from kernelseed.training import Config, ConfigError
+from kernelseed.training import Config
 
 DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 DELTAS = (1.0, 0.75, 0.5, 0.25)
@@ -77,7 +78,7 @@ NETWORKS: dict[str, Network] = {
     "fksn-0.5": _fksn(0.5),
     "ksn-0.5": _ksn(0.5),
     "ksn-0.75": _ksn(0.75),
-    "vogn": Network("vadam", {"samples": 10}),
+    "vogn": Network("vadam", {"train_samples": 10}),
 }
 
 ROWS: tuple[Row, ...] = (
@@ -122,12 +123,12 @@ class Run:
     @property
     def cost(self) -> float:
         """In plain trainings."""
-        samples = self.config.options.get("samples")
+        samples = self.config.options.get("train_samples")
         return NETWORKS[self.network].cost if samples is None else 1.1 * samples
 
     def trains_as(self, other: Config) -> bool:
         """Whether both are one training, tested in two ways: BatchNorm's statistics are re-estimated afterwards."""
-        mine, theirs = (replace(config, options={}, recalibrate=0) for config in (self.config, other))
+        mine, theirs = (replace(config, options={}, update_bn=0) for config in (self.config, other))
         return mine == theirs and self.config.build_method() == other.build_method()
 
 
@@ -223,11 +224,11 @@ class Plan:
         if "kl" in options:
             options["kl"] = self.kl
         if network.method == "vadam":
-            options["samples"] = self.vogn_samples
+            options["train_samples"] = self.vogn_samples
         return Config(
             data=self.data, method=network.method, options=options, width=64 if self.preset == "paper" else 16,
             epochs=self.epochs, batch_size=BATCH_SIZE // self.processes, seed=seed,
-            recalibrate=network.recalibrate or self.recalibrate, augment=self.augment, **self.machine,
+            update_bn=network.recalibrate or self.recalibrate, augment=self.augment, **self.machine,
         )  # fmt: skip
 
     @property

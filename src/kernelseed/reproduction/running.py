@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelseed.core.files import StorageError, read_json, write_json
+from kernelseed.core.files import read_json, write_json
+from kernelseed.errors import StorageError
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
 from kernelseed.training import Config, RunFolder
 
@@ -155,11 +156,9 @@ def _result(folder: RunFolder) -> Result:
 
     For each way of predicting a bit an image, in a hexadecimal number.
     """
-    from kernelseed.training.evaluation import read_prediction
-
     result, correct = folder.result(), {}
     for way in result["metrics"]:
-        prediction, labels = read_prediction(folder.path / f"test-{way}.safetensors")
+        prediction, labels = folder.prediction("test", way)
         bits = "".join("01"[right] for right in (prediction.label == labels).int().tolist())
         correct[way] = f"{int(bits, 2):x}"
     return {**result, "correct": correct}

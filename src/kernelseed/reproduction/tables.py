@@ -81,7 +81,7 @@ def table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
         notes(
             _listed(sorted(map(str, kls))),
             any(config["augment"] for config in configs),
-            max((config["recalibrate"] for config in configs), default=0),
+            max((config["update_bn"] for config in configs), default=0),
         ),
     )
 
@@ -194,8 +194,8 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
 
 
 def _aside(found: Sequence[dict[str, Any]]) -> str:
-    planned = NETWORKS["vogn"].options["samples"]  # which no other network has
-    draws = {result["config"]["options"].get("samples", planned) for result in found} - {planned}
+    planned = NETWORKS["vogn"].options["train_samples"]  # which no other network has
+    draws = {result["config"]["options"].get("train_samples", planned) for result in found} - {planned}
     return f"{_counted(draws, 'draw')} a step" if draws else ""
 
 

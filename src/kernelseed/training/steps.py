@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from kernelseed.core.likelihoods import Categorical
 from kernelseed.core.prediction import make_draws
 from kernelseed.core.schedules import Moment
+from kernelseed.core.seeds import derive_seed
 from kernelseed.data import Batches
 from kernelseed.methods import Engine, Method
 
@@ -49,7 +49,7 @@ class Training(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """One step. Seeded by itself, so that a resumed run draws the same noise as one that never stopped."""
         step = self.global_step
-        torch.manual_seed(noise_seed(self.seed, step, self.global_rank))
+        torch.manual_seed(derive_seed("training step", self.seed, step, self.global_rank))
         optimizer = self.optimizers()
         engine = Engine(self.manual_backward, self._clip)
         moment = Moment(step, self.num_data, num_batches=self.num_batches)
@@ -107,9 +107,3 @@ class EpochBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self.batches.set_epoch(self.module.global_step // len(self.batches))
         return iter(self.batches)
-
-
-def noise_seed(seed: int, step: int, rank: int) -> int:
-    """A seed for each step of each rank, far from all the others."""
-    digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
