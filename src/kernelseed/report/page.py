@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from kernelseed import metrics
 from kernelseed.core.files import write_text
+from kernelseed.errors import PathExistsError
 from kernelseed.report import figures, gallery, summary
 from kernelseed.report.record import RunRecord
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
@@ -84,7 +85,7 @@ def write(
     """Write the page to `path`, whole or not at all."""
     path = Path(path)
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists: choose another name, or pass overwrite=True to replace it")
+        raise PathExistsError(f"{path} exists: choose another name, or pass overwrite=True to replace it")
     write_text(path, render(runs, title))
     return path
 
