@@ -87,8 +87,15 @@ def _chosen(given: dict[str, Any], file: Path | None, resumed: RunFolder | None)
     below = resumed.training_config().as_json() if resumed else {}
     if file is not None:
         read = read_settings(file)
+        if read.get("options"):  # which belong to a method, be it the default
+            read.setdefault("method", Config().method)
         below = overlay(below, read)
-        if won := differences(read, given):
-            words = (f"--{name.replace('_', '-')} {new} over {old}" for name, (old, new) in won.items())
-            say(f"the command line wins over {escape(str(file))}: {escape(', '.join(words))}")
+        won = ", ".join(_won(*one) for one in differences(read, given).items())
+        if won:
+            say(f"the command line wins over {escape(str(file))}: {escape(won)}")
     return Config.from_json(overlay(below, given))
+
+
+def _won(name: str, values: tuple[Any, Any]) -> str:
+    behind = ", which leaves its options behind" if name == "method" else ""
+    return f"--{name.replace('_', '-')} {values[1]} over {values[0]}{behind}"
