@@ -130,9 +130,7 @@ class VOGN(NaturalGradient):
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
         """Gradient moments by vmap over the examples."""
         if not isinstance(x, Tensor):
-            raise ArgumentTypeError(
-                f'x is a {type(x).__name__}; method "vogn" takes it apart by rows: give one tensor.'
-            )
+            raise ArgumentTypeError(f'x is a {type(x).__name__}; method "vogn" splits it into rows: give one tensor.')
         return _terms(optimizer.step(moments=lambda: example_moments(net, x, y, self.chunk)))
 
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:
