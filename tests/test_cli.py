@@ -537,7 +537,7 @@ def test_info_counts_what_is_stored(command, runs):
         assert layer["shape"] == list(weight.shape)
         assert (layer["distribution"], layer["rank"]) == ("KernelSeed", weight.rank)
         assert layer["parameters"] == sum(p.numel() for p in weight.parameters())
-        assert layer["sigma"] == pytest.approx(weight().std.mean().item())
+        assert layer["sigma"] == pytest.approx(weight.moments().std.mean().item())
     shown = command("info", runs / "ksn").out
     assert all(re.search(rf"^ {layer['weight']} +\d", shown, re.MULTILINE) for layer in found["layers"])
     assert f"{sum(p.numel() for p in net.parameters()):,} parameters" in shown

@@ -142,7 +142,7 @@ def test_a_layer_may_have_the_name_of_a_method(convert):
     net = convert(model)
     assert list(net.weights) == [f"{name}.weight" for name in names]
     for name in names:
-        assert net.weights[f"{name}.weight"]().mean.shape == (2, 2)
+        assert net.weights[f"{name}.weight"].moments().mean.shape == (2, 2)
     twin = convert(model)
     twin.load_state_dict(net.state_dict())
 
@@ -177,7 +177,7 @@ def test_a_tied_weights_kl_counts_once():
     net = ks.bayesianize(KINDS["tied"].make())
     assert net.draw().num_weights == 28
     prior = ks.priors.Gaussian()
-    torch.testing.assert_close(net.draw().kl(prior), prior.kl(net.weights["embedding.weight"]().at_mean()))
+    torch.testing.assert_close(net.draw().kl(prior), prior.kl(net.weights["embedding.weight"].moments().at_mean()))
 
 
 def test_where_finds_a_tied_weight_by_its_first_name():

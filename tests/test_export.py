@@ -33,7 +33,7 @@ def test_weights_are_those_of_the_draw_or_the_mean():
     mean, draw = ks.collapse(net), net.draw(generator())
     one = ks.collapse(net, draw)
     for name in net.weights:
-        assert torch.equal(mean.get_parameter(name), net.weights[name]().mean)
+        assert torch.equal(mean.get_parameter(name), net.weights[name].moments().mean)
         assert torch.equal(one.get_parameter(name), draw.weights[name])
     assert not torch.equal(mean[0].weight, one[0].weight)
 

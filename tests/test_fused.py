@@ -175,7 +175,7 @@ def test_a_seed_fixes_the_draw_whatever_the_number_of_threads():
 
 def test_prediction_draws_from_the_same_gaussians():
     net = network(MAKERS["bnn"], 0.05)
-    weight = net.weights["3.weight"]()
+    weight = net.weights["3.weight"].moments()
     posterior = net.posterior()
     values = torch.stack([posterior.draw().weights["3.weight"] for _ in range(60)])
     standard = ((values - weight.mean) / weight.std).flatten()

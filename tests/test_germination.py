@@ -177,19 +177,19 @@ def test_directions_that_the_weight_does_not_use_can_be_learned(shape, fixed, ra
     if rank == "low":
         weight[0] = 1.0
     net = ks.germinate(Holder(weight), 1.0, fixed=fixed)
-    torch.testing.assert_close(net.weights["weight"]().mean, weight)
+    torch.testing.assert_close(net.weights["weight"].moments().mean, weight)
     direction = torch.randn(shape)
     # No dead saddle: already the first step of plain gradient descent moves every row.
-    (net.weights["weight"]().mean - direction).square().sum().backward()
+    (net.weights["weight"].moments().mean - direction).square().sum().backward()
     torch.optim.SGD(net.parameters(), lr=0.01).step()
-    moved = as_matrix((net.weights["weight"]().mean - weight).detach())
+    moved = as_matrix((net.weights["weight"].moments().mean - weight).detach())
     assert (moved.norm(dim=1) > 1e-4).all()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     for _ in range(200):
         optimizer.zero_grad()
-        (net.weights["weight"]().mean - direction).square().sum().backward()
+        (net.weights["weight"].moments().mean - direction).square().sum().backward()
         optimizer.step()
-    torch.testing.assert_close(net.weights["weight"]().mean, direction, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(net.weights["weight"].moments().mean, direction, rtol=0.05, atol=0.05)
 
 
 # --- init="glorot": the paper's --------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_glorot_keeps_the_variance_of_the_layers_own_initialisation(layer, delta
     mean = distribution().mean.detach()
     assert mean.square().mean().item() == pytest.approx(weight.square().mean().item(), rel=0.2)
     averages = [
-        ks.germinate(layer, delta, min_rank=1, init="glorot").weights["weight"]().mean.detach().square().mean()
+        ks.germinate(layer, delta, min_rank=1, init="glorot").weights["weight"].moments().mean.detach().square().mean()
         for _ in range(40)
     ]
     assert torch.stack(averages).mean().item() == pytest.approx(weight.square().mean().item(), rel=0.03)
@@ -242,14 +242,14 @@ def test_every_rho_starts_at_the_offset(init, rho_offset):
         ks.germinate(nn.Conv2d(4, 6, 3), 0.5, min_rank=1, init=init, rho_offset=rho_offset),
         ks.bayesianize(nn.Conv2d(4, 6, 3), rho_offset=rho_offset),
     ):
-        std = net.weights["weight"]().std
+        std = net.weights["weight"].moments().std
         torch.testing.assert_close(std, torch.full_like(std, reference.softplus(rho_offset)))
 
 
 def test_defaults_are_what_works_best():
     net = ks.germinate(nn.Linear(40, 80))
     assert len(net.weights["weight"].seed) == 16
-    assert net.weights["weight"]().std.mean().item() == pytest.approx(reference.softplus(-5), rel=1e-5)
+    assert net.weights["weight"].moments().std.mean().item() == pytest.approx(reference.softplus(-5), rel=1e-5)
 
 
 def test_one_step_tells_the_rhos_of_a_layer_apart():
@@ -257,5 +257,5 @@ def test_one_step_tells_the_rhos_of_a_layer_apart():
     draw = net.draw(generator())
     (draw(torch.randn(5, 6)).square().sum() + draw.kl(ks.ScaleMixture())).backward()
     torch.optim.SGD(net.parameters(), lr=0.1).step()
-    std = net.weights["weight"]().std
+    std = net.weights["weight"].moments().std
     assert std.unique().numel() > std.numel() / 2

@@ -370,7 +370,7 @@ def test_the_mean_field_optimum_of_linear_regression(name):
         return loss
 
     optimizer.step(expected_loss)
-    found = net.weights["weight"]()
+    found = net.weights["weight"].moments()
     assert ((found.mean - mean) / std).abs().max() < 1e-3
     assert (found.std / std - 1).abs().max() < 1e-3
 
@@ -405,13 +405,13 @@ def test_the_posterior_is_what_the_optimizer_says(name):
                 offset += p.numel()
             else:
                 std = optimizer.std(p)
-            gaussian = posterior.weights[parameter]()
+            gaussian = posterior.weights[parameter].moments()
             assert torch.equal(gaussian.mean, p)
             torch.testing.assert_close(gaussian.std, std)
             if not count:
                 start = (method.init_std**-2 + method.prior_precision) ** -0.5
                 torch.testing.assert_close(std, torch.full_like(std, start))
-        assert (posterior.weights["4.weight"]().std.std() > 0) == bool(count)
+        assert (posterior.weights["4.weight"].moments().std.std() > 0) == bool(count)
     before = values(posterior)
     steps(method, net, optimizer, x, y, 1)
     assert same(before, values(posterior))  # a value: training on does not reach it

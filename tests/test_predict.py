@@ -69,7 +69,7 @@ def test_many_draws_converge_to_the_expectation():
     # A linear net's class 1 has logit difference N(m, s^2): the expectation is a one-dimensional integral.
     net = trained(ks.bayesianize(nn.Linear(2, 2, bias=False)))
     x = torch.tensor([[1.0, -2.0]])
-    gaussian = net.weights["weight"]()
+    gaussian = net.weights["weight"].moments()
     difference = ((gaussian.mean[1] - gaussian.mean[0]) * x[0]).sum().item()
     spread = (gaussian.std.square().sum(0) * x[0].square()).sum().sqrt().item()
     z = torch.linspace(-8, 8, 4001, dtype=torch.float64)
@@ -336,7 +336,7 @@ def test_the_wider_the_posterior_the_larger_the_epistemic_part():
         net = ks.bayesianize(nn.Linear(1, 1), rho_offset=rho_offset)
         p = ks.predict(net, x, samples=2000, likelihood=likelihood)
         # x = 1, so the output's variance is the weight's; 2000 draws know it to 3 %.
-        assert p.epistemic.item() == pytest.approx(net.weights["weight"]().std.item() ** 2, rel=0.16)
+        assert p.epistemic.item() == pytest.approx(net.weights["weight"].moments().std.item() ** 2, rel=0.16)
         assert p.aleatoric.item() == pytest.approx(0.01)
 
 

@@ -92,7 +92,7 @@ def test_autocast_keeps_deviations_and_kl_in_single_precision(distribution):
 def test_autocast_does_not_lose_a_small_deviation():
     for net in (ks.germinate(mlp(3, 6, 4), rho_offset=-20.0), ks.bayesianize(mlp(3, 6, 4), rho_offset=-20.0)):
         with torch.autocast("cpu", torch.bfloat16):
-            std = net.weights["0.weight"]().std
+            std = net.weights["0.weight"].moments().std
         torch.testing.assert_close(std, torch.full_like(std, 2.0611537e-09), rtol=1e-4, atol=0)
 
 
@@ -282,7 +282,7 @@ def test_the_whole_surface_in_a_few_lines():
     model = ks.models.resnet18(num_classes=10, in_channels=1, stem="imagenet", width=4, dropout=0.0)
     net = ks.germinate(model, delta=0.25, min_rank=16, rho_offset=-5.0, init="model", fixed=False, where=None)
     x, y = torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 9])
-    assert net.weights["layer1.0.conv1.weight"]().mean.shape == (4, 4, 3, 3)
+    assert net.weights["layer1.0.conv1.weight"].moments().mean.shape == (4, 4, 3, 3)
     loss = ks.ELBO(
         num_data=60_000,
         prior=ks.ScaleMixture(),

@@ -10,18 +10,36 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from kernelseed import metrics, models
-from kernelseed.core import likelihoods, priors, schedules
-from kernelseed.core.conversion import bayesianize, germinate
-from kernelseed.core.distributions import Gaussian, Sample
-from kernelseed.core.export import collapse
-from kernelseed.core.factorisation import factorise
-from kernelseed.core.network import BayesianModule, Draw, Posterior
-from kernelseed.core.objective import ELBO, Terms
-from kernelseed.core.prediction import predict
-from kernelseed.core.predictive import Classification, Regression
-from kernelseed.core.priors import ScaleMixture
-from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed import errors, metrics, models
+from kernelseed.core import (
+    ELBO,
+    BayesianModule,
+    Classification,
+    Draw,
+    FixedKernelSeed,
+    Gaussian,
+    KernelSeed,
+    MeanField,
+    Noise,
+    Posterior,
+    Regression,
+    Sample,
+    ScaleMixture,
+    Terms,
+    WeightDistribution,
+    bayesianize,
+    collapse,
+    convert,
+    factorise,
+    germinate,
+    likelihoods,
+    load,
+    predict,
+    priors,
+    save,
+    schedules,
+)
+from kernelseed.errors import KernelseedError
 
 __version__ = "0.1.0"
 
@@ -33,7 +51,9 @@ __all__ = [
     "FixedKernelSeed",
     "Gaussian",
     "KernelSeed",
+    "KernelseedError",
     "MeanField",
+    "Noise",
     "Posterior",
     "Regression",
     "Sample",
@@ -42,13 +62,17 @@ __all__ = [
     "WeightDistribution",
     "bayesianize",
     "collapse",
+    "convert",
+    "errors",
     "factorise",
     "germinate",
     "likelihoods",
+    "load",
     "metrics",
     "models",
     "predict",
     "priors",
+    "save",
     "schedules",
 ]
 
@@ -61,21 +85,19 @@ _LAZY_MODULES = {
     "optim": "kernelseed.optim",
     "report": "kernelseed.report",
     "reproduction": "kernelseed.reproduction",
+    "testing": "kernelseed.testing",
     "training": "kernelseed.training",
 }
-_LAZY_FUNCTIONS = {"save": "kernelseed.core.storage", "load": "kernelseed.core.storage"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return _module(name, _LAZY_MODULES[name])
-    if name in _LAZY_FUNCTIONS:
-        return getattr(_module(name, _LAZY_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'kernelseed' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES, *_LAZY_FUNCTIONS})
+    return sorted({*globals(), *_LAZY_MODULES})
 
 
 def _module(name: str, path: str) -> ModuleType:

@@ -37,3 +37,7 @@ class PathExistsError(StorageError, FileExistsError):
 
 class MissingPackageError(KernelseedError, ImportError):
     """An optional package that is not installed."""
+
+
+class GraphError(KernelseedError, RuntimeError):
+    """A use of the autograd graph that gradients can't follow."""

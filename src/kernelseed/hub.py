@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import ModelHubMixin, snapshot_download
 from torch import nn
 
-from kernelseed.core.storage import load, save
+from kernelseed.core import load, save
 
 
 class Pretrained(ModelHubMixin, library_name="kernelseed", tags=["kernelseed", "bayesian-deep-learning"]):

@@ -38,7 +38,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def common_options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
     version: Annotated[

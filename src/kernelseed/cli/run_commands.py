@@ -9,11 +9,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from kernelseed import report
 from kernelseed.cli.data_commands import DataDir, Json
 from kernelseed.cli.show import comparison, console, megas, narrow_table, print_json, say
 from kernelseed.errors import PathExistsError
-from kernelseed.report.page import write as write_page
-from kernelseed.report.reading import read as read_runs
 from kernelseed.training import classify, describe_run, evaluate, write_csv
 
 Run = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
@@ -89,7 +88,7 @@ def report_command(
 
 def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, overwrite: bool = False) -> Path:
     """The page for these runs; returns its path."""
-    write_page(read_runs(runs, data_dir), out, overwrite=overwrite)
+    report.write(report.read(runs, data_dir), out, overwrite=overwrite)
     return out
 
 

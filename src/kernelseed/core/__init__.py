@@ -1,1 +1,85 @@
-"""The core."""
+"""The core: distributions, weights, networks, and what one does with them. It needs torch alone.
+
+distributions, noise, priors        values: a Gaussian, a sample that knows its KL, where noise comes from
+weights                             MeanField, KernelSeed, FixedKernelSeed: they draw themselves
+network, twin, conversion           skeleton + weights; a draw is a value
+likelihoods, schedules, objective   the loss
+prediction, predictive              averages over draws
+export, storage                     a plain module again; files
+"""
+
+from kernelseed.core import likelihoods, priors, schedules
+from kernelseed.core.batchnorm import batch_norms
+from kernelseed.core.conversion import Where, bayesianize, convert, germinate, places
+from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
+from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
+from kernelseed.core.export import collapse, factorise
+from kernelseed.core.files import read_json, whole_or_nothing, write_json, write_text
+from kernelseed.core.likelihoods import Likelihood
+from kernelseed.core.network import BayesianModule, Draw, Posterior
+from kernelseed.core.noise import Noise
+from kernelseed.core.objective import ELBO, Terms, call
+from kernelseed.core.prediction import make_draws, predict
+from kernelseed.core.predictive import Classification, Regression
+from kernelseed.core.priors import Prior, ScaleMixture
+from kernelseed.core.schedules import Moment, Schedule
+from kernelseed.core.seeds import derive_seed, generator_for
+from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
+from kernelseed.core.twin import call_with
+from kernelseed.core.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+
+__all__ = [
+    "CHANNELWISE",
+    "CONFIG",
+    "ELBO",
+    "ELEMENTWISE",
+    "INITS",
+    "WEIGHTS",
+    "BayesianModule",
+    "Classification",
+    "Draw",
+    "FixedKernelSeed",
+    "Gaussian",
+    "GaussianSample",
+    "KernelSeed",
+    "Likelihood",
+    "MeanField",
+    "Moment",
+    "Noise",
+    "Posterior",
+    "Prior",
+    "Regression",
+    "Sample",
+    "ScaleMixture",
+    "Schedule",
+    "Terms",
+    "WeightDistribution",
+    "Where",
+    "batch_norms",
+    "bayesianize",
+    "call",
+    "call_with",
+    "collapse",
+    "convert",
+    "derive_seed",
+    "describe",
+    "factorise",
+    "generator_for",
+    "germinate",
+    "inverse_softplus",
+    "likelihoods",
+    "load",
+    "make_draws",
+    "places",
+    "predict",
+    "priors",
+    "read_json",
+    "read_weights",
+    "save",
+    "schedules",
+    "softplus",
+    "whole_or_nothing",
+    "write_json",
+    "write_text",
+    "write_weights",
+]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution, seed_rank
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 Where = Callable[[str, nn.Parameter], bool]
 
@@ -26,24 +30,25 @@ def germinate(
 ) -> BayesianModule:
     """A kernel seed network (KSN) from any module; `model` itself is left untouched.
 
-    delta      the share of channels that a seed keeps: C_pip = min(C_f, max(min_rank, ceil(delta * C_f)))
-    min_rank   a floor under C_pip. At the paper's 1 a classifier of ten classes has rank 3 at delta .25
-    rho_offset where every rho starts; sigma = softplus(rho), so -5 is a sigma of .0067
-    init       "model": the best approximation of the weights you give, exact at delta 1; "glorot": the paper's
-    fixed      FKSN: only the mean, no sampling, KL 0
-    where      where(name, parameter) -> bool chooses among the parameters of two or more axes; by default all but
-               those of normalisation layers
+    delta       the share of channels that a seed keeps: C_pip = min(C_f, max(min_rank, ceil(delta * C_f)))
+    min_rank    a floor under C_pip. At the paper's 1 a classifier of ten classes has rank 3 at delta .25
+    rho_offset  where every rho starts; sigma = softplus(rho), so -5 is a sigma of .0067
+    init        "model": the best approximation of the weights you give, exact at delta 1; "glorot": the paper's
+    fixed       FKSN: only the mean, no sampling, KL 0
+    where       where(name, parameter) -> bool chooses among the parameters of two or more axes. By default all but
+                those of normalisation layers, and the magnitudes of `weight_norm`
 
     >>> net = germinate(nn.Conv2d(64, 128, 3), delta=0.25)
-    >>> net.weights["weight"]().mean.shape
+    >>> net.weights["weight"].moments().mean.shape
     torch.Size([128, 64, 3, 3])
     """
     if not 0 < delta <= 1:
-        raise ValueError(f"delta is {delta}; it is the share of channels that a seed keeps: 0 < delta <= 1.")
+        raise ArgumentError(f"delta is {delta}; it is the share of channels that a seed keeps: 0 < delta <= 1.")
     if min_rank < 1:
-        raise ValueError(f"min_rank is {min_rank}; a seed needs at least one channel: min_rank >= 1.")
+        raise ArgumentError(f"min_rank is {min_rank}; a seed needs at least one channel: min_rank >= 1.")
     if init not in INITS:
-        raise ValueError(f"init is {init!r}; allowed are {', '.join(map(repr, INITS))}.")
+        raise ArgumentError(f"init is {init!r}; allowed are {', '.join(map(repr, INITS))}.")
+    _check_rho_offset(rho_offset)
 
     def distribution(weight: Tensor) -> WeightDistribution:
         seed, germinator = INITS[init](weight, seed_rank(weight.shape, delta, min_rank))
@@ -51,7 +56,7 @@ def germinate(
             return FixedKernelSeed(seed, germinator, weight.shape)
         return KernelSeed(seed, germinator, rho_offset, weight.shape)
 
-    return _convert(model, distribution, where, least_axes=2)
+    return convert(model, distribution, where, least_axes=2)
 
 
 def bayesianize(model: nn.Module, *, rho_offset: float = -5.0, where: Where | None = None) -> BayesianModule:
@@ -64,33 +69,35 @@ def bayesianize(model: nn.Module, *, rho_offset: float = -5.0, where: Where | No
     >>> sum(p.numel() for p in net.parameters())
     1230
     """
-    return _convert(model, lambda weight: MeanField(weight, rho_offset), where, least_axes=2 if where is None else 1)
+    _check_rho_offset(rho_offset)
+    return convert(model, lambda weight: MeanField(weight, rho_offset), where, least_axes=2 if where is None else 1)
 
 
-def _convert(
+def convert(
     model: nn.Module,
     distribution: Callable[[Tensor], WeightDistribution],
-    where: Where | None,
-    least_axes: int,
+    where: Where | None = None,
+    *,
+    least_axes: int = 2,
 ) -> BayesianModule:
-    for name, module in model.named_modules():
-        if isinstance(module, BayesianModule):
-            raise TypeError(
-                f"model{'.' + name if name else ''} is a BayesianModule already; convert the plain model, or "
-                "take ks.collapse(net) to have one again."
-            )
-    slots = places(model)
+    """A Bayesian network with `distribution(weight)` for each chosen parameter, of any distribution.
+
+    >>> net = convert(nn.Linear(20, 30), lambda weight: MeanField(weight))
+    >>> list(net.weights)
+    ['weight']
+    """
+    _require_plain(model)
     candidates = {
         names[0]: (parameter, names)
-        for parameter, names in slots.values()
+        for parameter, names in places(model).values()
         if parameter.is_floating_point() and parameter.dim() >= least_axes and parameter.numel()
     }
-    choose = where or _outside_normalisation(model)
+    choose = where or default_choice(model)
     chosen = {name: entry for name, entry in candidates.items() if choose(name, entry[0])}
     if not chosen:
         there = ", ".join(f"{name} {tuple(p.shape)}" for name, (p, _) in candidates.items()) or "none"
         asked = "where" if where else "the default choice"
-        raise ValueError(
+        raise ArgumentError(
             f"{asked} matches no parameter of {type(model).__name__}, so nothing would be Bayesian. "
             f"Parameters of {least_axes} or more axes that it could match: {there}."
         )
@@ -111,22 +118,73 @@ def places(model: nn.Module) -> dict[int, tuple[nn.Parameter, list[str]]]:
     return slots
 
 
-def _outside_normalisation(model: nn.Module) -> Where:
-    # By name, because every framework brings normalisation classes of its own and they share no base.
+def default_choice(model: nn.Module) -> Where:
+    """All parameters but those of normalisation layers, and the magnitudes of `weight_norm`."""
     modules = dict(model.named_modules())
+    magnitudes = set(_magnitudes(modules))
 
     def choose(name: str, parameter: nn.Parameter) -> bool:
-        return "norm" not in type(modules[name.rpartition(".")[0]]).__name__.lower()
+        # By name, because every framework brings normalisation classes of its own and they share no base.
+        return name not in magnitudes and "norm" not in type(modules[name.rpartition(".")[0]]).__name__.lower()
 
     return choose
+
+
+def _magnitudes(modules: dict[str, nn.Module]) -> Iterator[str]:
+    """Names of the parameters that are a vector of lengths, although weight_norm gives them a weight's axes."""
+    for path, module in modules.items():
+        prefix = f"{path}." if path else ""
+        if isinstance(module, nn.utils.parametrize.ParametrizationList) and type(module[0]).__name__ == "_WeightNorm":
+            yield f"{prefix}original0"
+        hooks: Iterable[Any] = module._forward_pre_hooks.values()  # the older nn.utils.weight_norm
+        for hook in hooks:
+            if type(hook).__name__ == "WeightNorm":
+                yield f"{prefix}{hook.name}_g"
+
+
+def _require_plain(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, BayesianModule):
+            raise ArgumentTypeError(
+                f"model{'.' + name if name else ''} is a BayesianModule already; convert the plain model, or "
+                "take ks.collapse(net) to have one again."
+            )
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise ArgumentError(
+            f"model has parameters without a shape yet ({', '.join(lazy)}); run one batch through it first: model(x)."
+        )
+
+
+def _check_rho_offset(rho_offset: float) -> None:
+    if not math.isfinite(rho_offset):
+        raise ArgumentError(f"rho_offset is {rho_offset}; it must be finite: sigma starts at log(1 + exp(rho_offset)).")
 
 
 def _skeleton(model: nn.Module, chosen: dict[str, tuple[nn.Parameter, list[str]]]) -> nn.Module:
     """A copy of the model whose chosen parameters are None; they are not copied on the way."""
     nothing = nn.Parameter(torch.empty(0))
-    skeleton = copy.deepcopy(model, {id(parameter): nothing for parameter, _ in chosen.values()})
+    skeleton = deep_copy(model, {id(parameter): nothing for parameter, _ in chosen.values()})
     for _, names in chosen.values():
         for name in names:
-            path, _, leaf = name.rpartition(".")
-            skeleton.get_submodule(path)._parameters[leaf] = None
+            remove_parameter(skeleton, name)
     return skeleton
+
+
+def deep_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """A copy of the model. What a forward pass left in its attributes is copied without its graph."""
+    memo = dict(memo or {})  # torch itself refuses: weight_norm and spectral_norm of torch.nn.utils leave their weight
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    return copy.deepcopy(model, memo)
+
+
+def remove_parameter(model: nn.Module, name: str) -> None:
+    """Leave None in a parameter's place."""
+    path, _, leaf = name.rpartition(".")
+    module = model.get_submodule(path)
+    module._parameters[leaf] = None
+    if isinstance(module, nn.RNNBase):  # which keeps a list of its weights, too
+        module._init_flat_weights()

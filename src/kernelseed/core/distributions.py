@@ -1,16 +1,18 @@
-"""Gaussian weights as values: a mean and a standard deviation to draw from and to measure, never remembered."""
+"""Distributions as values: a Gaussian to draw weights from, and a sample that knows its KL."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+from kernelseed.core.noise import Noise
+from kernelseed.errors import ArgumentError
+from kernelseed.fast import LOG_SQRT_2PI, one_pass
 
 
 class Prior(Protocol):
@@ -52,7 +54,7 @@ class Gaussian:
     """Independent normal weights. `std=None` is a fixed point: every draw is the mean and has no KL.
 
     >>> g = Gaussian(torch.zeros(2, 3), torch.ones(2, 3))
-    >>> g.sample().value.shape
+    >>> g.sample(Noise.new()).value.shape
     torch.Size([2, 3])
     """
 
@@ -60,31 +62,68 @@ class Gaussian:
     std: Tensor | None
     log_std: Tensor | None = None
     """Given where it is known better than `std.log()`, as it is for a tiny std made from rho."""
+    swapped: bool = False
+    """Whether noise fills the weight with its first two axes swapped, as germination does."""
 
     @classmethod
-    def from_rho(cls, mean: Tensor, rho: Tensor) -> Gaussian:
+    def from_rho(cls, mean: Tensor, rho: Tensor, *, swapped: bool = False) -> Gaussian:
         """The paper's parameterisation: std = log(1 + exp(rho))."""
-        return cls(mean, softplus(rho), log_softplus(rho))
+        return cls(mean, softplus(rho), log_softplus(rho), swapped)
 
-    def sample(self, generator: torch.Generator | None = None) -> Sample:
+    def sample(self, noise: Noise) -> Sample:
         """Draw once: mean + std * noise, differentiable in both."""
         if self.std is None:
             return self.at_mean()
-        noise = torch.randn(self.std.shape, generator=generator, device=self.std.device, dtype=self.std.dtype)
-        return Sample((self.mean + self.std * noise).to(self.mean.dtype), self, noise)
+        normal = self.normal(noise)
+        value = torch.addcmul(self.mean.to(self.std.dtype), self.std, normal).to(self.mean.dtype)
+        # Every gradient comes back by way of these four.
+        value, mean, std, log_std = one_pass(value, self.mean, self.std, log_std_of(self))
+        return GaussianSample(value, Gaussian(mean, std, log_std, self.swapped), normal)
 
     def at_mean(self) -> Sample:
         """The mean, as a sample."""
-        return Sample(self.mean, self, None)
+        return GaussianSample(self.mean, self, None)
+
+    def normal(self, noise: Noise) -> Tensor:
+        """Standard normals in the weight's own shape."""
+        assert self.std is not None
+        shape = self.std.shape
+        if not self.swapped:
+            return noise.normal(shape, self.std.dtype, self.std.device)
+        return noise.normal((shape[1], shape[0], *shape[2:]), self.std.dtype, self.std.device).transpose(0, 1)
 
 
-@dataclass(frozen=True, eq=False)
+def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
+    """Decodes later as it would now: with a graph or without, and out of the reach of checkpointing that is on then."""
+    with_graph = torch.is_grad_enabled()
+
+    def decode_later() -> Gaussian:
+        with torch.set_grad_enabled(with_graph), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+            return decode()
+
+    return decode_later
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 class Sample:
-    """A concrete weight, the Gaussian that it was drawn from and the noise that made it (None: the mean)."""
+    """A concrete weight that knows its KL."""
 
-    value: Tensor
-    source: Gaussian
-    noise: Tensor | None
+    if TYPE_CHECKING:  # attributes or properties: a subclass may compute them when they are asked for
+
+        @property
+        def value(self) -> Tensor:
+            """The weight."""
+
+        @property
+        def source(self) -> Gaussian:
+            """The Gaussian that it was drawn from."""
+
+        @property
+        def noise(self) -> Tensor | None:
+            """The standard normals that made it, in the weight's own shape; None at the mean."""
 
     @property
     def operand(self) -> Tensor:
@@ -102,9 +141,21 @@ class Sample:
 
     def log_prob(self) -> Tensor:
         """log q(value), elementwise. The noise says it exactly: no difference of near-equal numbers."""
-        if self.source.std is None:
-            raise ValueError("a fixed weight (std=None) has no density; its KL is 0, so leave it out of the sum.")
-        log_std = self.source.std.log() if self.source.log_std is None else self.source.log_std
-        if self.noise is None:
-            return -log_std - LOG_SQRT_2PI
-        return -log_std - 0.5 * self.noise.square() - LOG_SQRT_2PI
+        log_std = log_std_of(self.source)
+        return -log_std - LOG_SQRT_2PI if self.noise is None else -log_std - 0.5 * self.noise.square() - LOG_SQRT_2PI
+
+
+@dataclass(eq=False)
+class GaussianSample(Sample):
+    """A sample made by plain operations."""
+
+    value: Tensor
+    source: Gaussian
+    noise: Tensor | None
+
+
+def log_std_of(gaussian: Gaussian) -> Tensor:
+    """The logarithm of the deviation; a fixed weight has none."""
+    if gaussian.std is None:
+        raise ArgumentError("a fixed weight (std=None) has no density; its KL is 0: leave it out of the sum.")
+    return gaussian.std.log() if gaussian.log_std is None else gaussian.log_std

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from kernelseed.core.network import call_with
+from kernelseed.core.seeds import generator_for
+from kernelseed.core.twin import call_with
 
 ELEMENTWISE = (nn.Dropout,)
 CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -41,9 +42,7 @@ class DropoutPass:
         def drop(layer: Any, _: Any, output: Tensor) -> Tensor:
             nonlocal calls
             if calls == len(self.streams):
-                # Spread seeds: neighbouring ones must not give neighbouring streams.
-                seed = (self.seed * 1_000_003 + calls) * 2_654_435_761 % 2**63
-                self.streams.append(torch.Generator(output.device).manual_seed(seed))
+                self.streams.append(generator_for("dropout mask", self.seed, calls, device=output.device))
             shape = output.shape
             if isinstance(layer, CHANNELWISE):
                 shape = torch.Size((*shape[:2], *(1 for _ in shape[2:])))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import LOG_SQRT_2PI, at_least_float32, softplus
+from kernelseed.core.distributions import at_least_float32, softplus
 from kernelseed.core.predictive import Classification, Regression
+from kernelseed.errors import ArgumentError, ArgumentTypeError
+from kernelseed.fast import LOG_SQRT_2PI
+
+P = TypeVar("P", Classification, Regression, covariant=True)
 
 
-class Likelihood(nn.Module, ABC):
-    """A module, because its noise may be learned.
+class Likelihood(nn.Module, ABC, Generic[P]):
+    """A module, because its noise may be learned. Its type parameter is what it predicts.
 
     read   takes the tensor out of what the network returns, for networks that return more:
            `Categorical(read=lambda output: output.logits)`
@@ -30,14 +34,13 @@ class Likelihood(nn.Module, ABC):
         """The network's output as a tensor of at least float32 without NaN."""
         tensor = self._read(output) if self._read else output
         if not isinstance(tensor, Tensor):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"the network returned {type(tensor).__name__}, not a tensor; say how to find the tensor in it: "
                 f"likelihoods.{type(self).__name__}(read=lambda output: ...), for example output.logits."
             )
-        # Looking at values would split a compiled graph.
-        if not torch.compiler.is_compiling() and (tensor.isnan() | tensor.isposinf()).any():
+        if can_look_at(tensor) and (tensor.isnan() | tensor.isposinf()).any():
             wrong = int((tensor.isnan() | tensor.isposinf()).sum())
-            raise ValueError(
+            raise ArgumentError(
                 f"the network's output has NaN or infinity in {wrong} of {tensor.numel()} places; look for them in the "
                 "input, or lower the learning rate."
             )
@@ -48,7 +51,7 @@ class Likelihood(nn.Module, ABC):
         """The negative log-likelihood, averaged over the batch; 0 for an empty one."""
 
     @abstractmethod
-    def predictive(self, outputs: list[Any]) -> Classification | Regression:
+    def predictive(self, outputs: list[Any]) -> P:
         """The predictive distribution from one output for each draw."""
 
     def forward(self, output: Any, target: Tensor) -> Tensor:
@@ -56,26 +59,57 @@ class Likelihood(nn.Module, ABC):
         return self.nll(output, target)
 
 
-class Categorical(Likelihood):
+class Categorical(Likelihood[Classification]):
     """Classes by logits, class axis 1.
+
+    weight        one number a class, as in `F.cross_entropy`: examples count by the weight of their class
+    ignore_index  a label that does not count, as in `F.cross_entropy`
 
     >>> Categorical().nll(torch.zeros(4, 10), torch.tensor([0, 1, 2, 3])).exp().round().item()
     10.0
     """
 
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        read: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        super().__init__(read)
+        self.register_buffer("weight", weight, persistent=False)
+        self.ignore_index = ignore_index
+
+    def read(self, output: Any) -> Tensor:
+        """The logits."""
+        logits = super().read(output)
+        if logits.dim() < 2:
+            raise ArgumentError(
+                f"the network's output has shape {tuple(logits.shape)}; axis 1 must be the classes: (batch, classes)."
+            )
+        return logits
+
     def nll(self, output: Any, target: Tensor) -> Tensor:
-        """Cross entropy of integer labels."""
+        """Cross entropy of integer labels, averaged over those that count."""
         logits = self.read(output)
-        if not torch.compiler.is_compiling():
-            check_labels(target, logits.shape[1])
-        return F.cross_entropy(logits, target, reduction="sum") / max(target.numel(), 1)
+        check_labels(target, logits, self.ignore_index)
+        target = target.long()  # in eight bits, 156 would equal an ignore_index of -100
+        weight = None if self.weight is None else self.weight.to(logits)
+        total = F.cross_entropy(logits, target, weight, ignore_index=self.ignore_index, reduction="sum")
+        counts = target != self.ignore_index
+        if weight is None:
+            return total / counts.sum().clamp_min(1)
+        share = weight[target.where(counts, torch.zeros_like(target))] * counts
+        return total / share.sum().clamp_min(torch.finfo(share.dtype).tiny)
 
     def predictive(self, outputs: list[Any]) -> Classification:
         """Softmax once, then the average."""
         return Classification.from_draws(torch.stack([self.read(o) for o in outputs]).softmax(2))
 
 
-class Gaussian(Likelihood):
+class Gaussian(Likelihood[Regression]):
     """Real targets with normal noise, whose standard deviation is
 
     a number      `Gaussian(noise=0.1)`: known
@@ -87,9 +121,9 @@ class Gaussian(Likelihood):
         super().__init__(read)
         if isinstance(noise, str):
             if noise not in ("learned", "output"):
-                raise ValueError(f'noise is {noise!r}; allowed are a positive number, "learned" and "output".')
+                raise ArgumentError(f'noise is {noise!r}; allowed are a positive number, "learned" and "output".')
         elif not (noise > 0 and math.isfinite(noise)):
-            raise ValueError(f"noise is {noise}; a standard deviation must be positive and finite.")
+            raise ArgumentError(f"noise is {noise}; a standard deviation must be positive and finite.")
         self.noise = noise
         # softplus^-1(1): the deviation of standardised targets, before anything is learned.
         self.rho = nn.Parameter(torch.tensor([math.log(math.expm1(1.0))])) if noise == "learned" else None
@@ -99,20 +133,20 @@ class Gaussian(Likelihood):
         tensor = self.read(output)
         if self.noise == "output":
             if tensor.shape[-1] % 2:
-                raise ValueError(
+                raise ArgumentError(
                     f'the network\'s last axis has length {tensor.shape[-1]}; noise="output" needs an even one: '
                     "the means, then as many deviations."
                 )
             mean, rho = tensor.chunk(2, -1)
             return mean, softplus(rho)
-        std = torch.as_tensor(self.noise) if self.rho is None else softplus(self.rho)
-        return tensor, std.to(tensor).expand_as(tensor)
+        std = tensor.new_full((1,), float(self.noise)) if self.rho is None else softplus(self.rho).to(tensor)
+        return tensor, std.expand_as(tensor)
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Summed over an example's targets, averaged over the batch."""
         mean, std = self.split(output)
         if target.shape != mean.shape:
-            raise ValueError(
+            raise ArgumentError(
                 f"target has shape {tuple(target.shape)} and the network's mean {tuple(mean.shape)}; they must be "
                 "equal: reshape the target, for example y[:, None]."
             )
@@ -126,13 +160,28 @@ class Gaussian(Likelihood):
         return Regression(mean, (torch.stack(means) - mean).square().mean(0), torch.stack(stds).square().mean(0))
 
 
-def check_labels(labels: Tensor, num_classes: int) -> None:
-    """Labels are whole numbers from 0 to num_classes - 1."""
+def can_look_at(tensor: Tensor) -> bool:
+    """Whether values can be checked at no cost: elsewhere it would stop the device, or a compiler, or vmap."""
+    transformed = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+    return tensor.is_cpu and not transformed
+
+
+def check_labels(labels: Tensor, logits: Tensor, ignore_index: int) -> None:
+    """Labels are whole numbers from 0 to the number of classes - 1, or the one that is ignored; one an example."""
+    wanted = (len(logits), *logits.shape[2:])
+    if labels.shape != wanted:
+        raise ArgumentError(
+            f"labels has shape {tuple(labels.shape)}, and the network's output {tuple(logits.shape)}; labels must have "
+            f"shape {wanted}, one class each: use labels.argmax(1) for one-hot labels, labels.flatten() for a column."
+        )
     if labels.is_floating_point():
-        raise TypeError(f"labels has dtype {labels.dtype}; class labels are whole numbers: use labels.long().")
-    wrong = (labels < 0) | (labels >= num_classes)
+        raise ArgumentTypeError(f"labels has dtype {labels.dtype}; class labels are whole numbers: use labels.long().")
+    if not can_look_at(labels):
+        return
+    num_classes = logits.shape[1]
+    wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
     if wrong.any():
-        raise ValueError(
+        raise ArgumentError(
             f"labels has {labels[wrong][0].item()}, but the network has {num_classes} outputs; allowed are 0 to "
             f"{num_classes - 1}: renumber the labels, or build the network with more classes."
         )

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from kernelseed.core.likelihoods import Categorical, Likelihood
 from kernelseed.core.network import Draw
 from kernelseed.core.priors import Prior, ScaleMixture
-from kernelseed.core.schedules import Moment, Schedule, uniform
+from kernelseed.core.schedules import Moment, Schedule, as_schedule
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +28,19 @@ class Terms:
 class ELBO(nn.Module):
     """Bayes by Backprop's loss for a draw and a minibatch.
 
-    A module, because a likelihood may have noise to learn: give `loss.parameters()` to the optimizer then.
+    num_data    training examples: the KL is divided by it, once
+    prior       default: the paper's scale mixture
+    kl_weight   a schedule, or a number for a constant one; 1 is the exact bound. Default: `schedules.automatic()`
+    likelihood  default: `likelihoods.Categorical()`. It may have noise to learn: give `loss.parameters()` to the
+                optimizer then
 
     >>> import torch, kernelseed as ks
-    >>> net = ks.germinate(nn.Linear(20, 3))
+    >>> net, x, y = ks.germinate(nn.Linear(20, 3)), torch.zeros(5, 20), torch.tensor([0, 1, 2, 0, 1])
     >>> loss = ks.ELBO(num_data=100)
-    >>> terms = loss(net.draw(), torch.zeros(5, 20), torch.tensor([0, 1, 2, 0, 1]))
+    >>> draw = net.draw()
+    >>> terms = loss(draw, x, y)                # runs the draw
+    >>> terms = loss.of(draw(x), y, draw)       # for those who hold its output already
+    >>> terms = loss.with_nll(torch.nn.functional.cross_entropy(draw(x), y), draw)     # any loss of yours
     >>> terms.loss.backward()
     """
 
@@ -40,24 +48,48 @@ class ELBO(nn.Module):
         self,
         num_data: int,
         prior: Prior | None = None,
-        kl_weight: Schedule | None = None,
-        likelihood: Likelihood | None = None,
+        kl_weight: Schedule | float | None = None,
+        likelihood: Likelihood[Any] | None = None,
     ) -> None:
         super().__init__()
         if not num_data > 0:
-            raise ValueError(f"num_data is {num_data}; it is the number of training examples: pass len(dataset).")
+            raise ArgumentError(f"num_data is {num_data}; it is the number of training examples: pass len(dataset).")
         self.num_data = num_data
-        self.prior: Prior = prior or ScaleMixture()
-        self.kl_weight = kl_weight or uniform()
-        self.likelihood = likelihood or Categorical()
+        self.prior: Prior = ScaleMixture() if prior is None else prior
+        self.kl_weight = as_schedule(kl_weight)
+        self.likelihood = Categorical() if likelihood is None else likelihood
 
-    def forward(self, draw: Draw, x: Any, y: Tensor, step: int | Moment | None = None) -> Terms:
+    def forward(self, draw: Draw, x: Any, y: Any, step: int | Moment | None = None) -> Terms:
         """The terms for one minibatch. `step` counts batches from 0, for schedules that depend on it."""
-        nll = self.likelihood.nll(call(draw, x), y)
+        _require_draw(draw)
+        return self.of(call(draw, x), y, draw, step)
+
+    def of(self, output: Any, y: Any, draw: Draw, step: int | Moment | None = None) -> Terms:
+        """The terms from what the draw returned for a minibatch."""
+        return self.with_nll(self.likelihood.nll(output, y), draw, step)
+
+    def with_nll(self, nll: Tensor, draw: Draw, step: int | Moment | None = None) -> Terms:
+        """The terms from a negative log-likelihood of your own, averaged over examples.
+
+        For a transformer's `output.loss`, for several heads whose losses you add, or for anything else.
+        """
+        _require_draw(draw)
+        if not isinstance(nll, Tensor):
+            raise ArgumentTypeError(
+                f"nll is a {type(nll).__name__}; it must be a tensor, differentiable in the draw's weights: a "
+                "transformer's output has a loss if its labels are given."
+            )
         kl = draw.kl(self.prior)
         moment = step if isinstance(step, Moment) else Moment(step, self.num_data)
         weight = self.kl_weight(replace(moment, num_weights=draw.num_weights))
         return Terms(nll + weight * kl / self.num_data, nll.detach(), kl.detach(), weight)
+
+
+def _require_draw(draw: object) -> None:
+    if not isinstance(draw, Draw):
+        raise ArgumentTypeError(
+            f"draw is a {type(draw).__name__}; the loss needs one draw, for its output and its KL: pass net.draw()."
+        )
 
 
 def call(draw: Any, x: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,30 +16,61 @@ from kernelseed.core.likelihoods import Categorical, Likelihood
 from kernelseed.core.network import BayesianModule, Draw
 from kernelseed.core.objective import call
 from kernelseed.core.predictive import Classification, Regression, concatenate
+from kernelseed.core.seeds import derive_seed, generator_for
+from kernelseed.errors import ArgumentError
 
 TARGET_KEYS = {"label", "labels", "target", "targets"}
+P = TypeVar("P", Classification, Regression)
+Member = nn.Module | Draw | DropoutPass
+Data = Tensor | Iterable[Any]
+
+
+@overload
+def predict(
+    net: Member | Sequence[Member],
+    data: Data,
+    samples: int = ...,
+    *,
+    likelihood: None = ...,
+    update_bn: Data | None = ...,
+    seed: int = ...,
+    batch_size: int = ...,
+) -> Classification: ...
+@overload
+def predict(
+    net: Member | Sequence[Member],
+    data: Data,
+    samples: int = ...,
+    *,
+    likelihood: Likelihood[P],
+    update_bn: Data | None = ...,
+    seed: int = ...,
+    batch_size: int = ...,
+) -> P: ...
 
 
 @torch.no_grad()
 def predict(
-    net: nn.Module | Sequence[Any],
-    data: Tensor | Iterable[Any],
+    net: Member | Sequence[Member],
+    data: Data,
     samples: int = 10,
     *,
-    likelihood: Likelihood | None = None,
-    update_bn: Tensor | Iterable[Any] | None = None,
+    likelihood: Any = None,
+    update_bn: Data | None = None,
     seed: int = 0,
     batch_size: int = 256,
 ) -> Any:
     """Predict for a tensor or a loader: `samples` draws averaged, or the posterior mean with `samples=0`.
 
-    net          a BayesianModule; a plain module, whose dropout layers, if any, make the draws (MC-dropout); or a
-                 sequence of draws or modules, all averaged (an ensemble)
-    data         a tensor of inputs, or batches: inputs, (inputs, labels) or mappings of keyword arguments
-    likelihood   default Categorical(), which gives a `Classification`; Gaussian(...) gives a `Regression`
-    update_bn    training inputs, given as data is, from which each draw gets BatchNorm statistics of its own
-    seed         the same seed gives the same draws, whatever the batch size
-    batch_size   rows at a time, where data is a tensor
+    net         a BayesianModule; a plain module, whose dropout layers, if any, make the draws (MC-dropout); or a
+                sequence of draws or modules, all averaged (an ensemble)
+    data        a tensor of inputs, or batches: inputs; a tuple of inputs with the labels last, `(x, y)` or
+                `(x1, x2, y)`; or a mapping of keyword arguments, in which labels are left out
+    likelihood  default Categorical(), which gives a `Classification`; Gaussian(...) gives a `Regression`
+    update_bn   training inputs, given as data is, from which each draw gets BatchNorm statistics of its own; a few
+                thousand examples do. Default: the running statistics, which are averages over many draws
+    seed        the same seed gives the same draws, whatever the batch size; members of an ensemble differ
+    batch_size  rows at a time, where data is a tensor
 
     Each draw is made once for the whole data set and held until the end: samples x dense weights in memory. Modes
     and buffers of the net are as before when it returns or raises.
@@ -50,44 +81,47 @@ def predict(
     torch.Size([7, 3])
     """
     if samples < 0:
-        raise ValueError(f"samples is {samples}; take 0 for the posterior mean, or the number of draws to average.")
-    likelihood = likelihood or Categorical()
-    members = list(net) if isinstance(net, (Sequence, nn.ModuleList)) else [net]
+        raise ArgumentError(f"samples is {samples}; take 0 for the posterior mean, or the number of draws to average.")
+    likelihood = Categorical() if likelihood is None else likelihood
+    members: list[Member] = list(net) if isinstance(net, (Sequence, nn.ModuleList)) else [net]
     if not members:
-        raise ValueError("net is an empty sequence; give at least one module or draw to average.")
+        raise ArgumentError("net is an empty sequence; give at least one module or draw to average.")
     with evaluating([_module_of(member) for member in members]):
-        draws = [draw for member in members for draw in make_draws(member, samples, seed)]
+        draws = [draw for i, member in enumerate(members) for draw in make_draws(member, samples, seed, i)]
         if update_bn is not None:
             batches = list(_inputs(update_bn, batch_size))
             if not batches:
-                raise ValueError("update_bn yields no batches; give some training data, a few thousand examples.")
-            draws = [_with_own_batchnorm(draw, batches) for draw in draws]
+                raise ArgumentError("update_bn yields no batches; give some training data, a few thousand examples.")
+            draws = [_with_own_statistics(draw, batches) for draw in draws]
         device = _device_of(draws[0].skeleton)
-        parts: list[Classification | Regression] = []
+        parts: list[Any] = []
         for x in _inputs(data, batch_size):
             x = _to(x, device)
             parts.append(_on_cpu(likelihood.predictive([call(draw, x) for draw in draws])))
     if not parts:
-        raise ValueError("data yields no batches; give a tensor, or a loader that can be iterated (again).")
+        raise ArgumentError("data yields no batches; give a tensor, or a loader that can be iterated (again).")
     return concatenate(parts)
 
 
-def make_draws(net: nn.Module | Draw | DropoutPass, samples: int, seed: int) -> list[Draw | DropoutPass]:
-    """The networks to average: draws, dropout passes, or just the one network where nothing is random."""
+def make_draws(net: Member, samples: int, seed: int, member: int = 0) -> list[Draw | DropoutPass]:
+    """The networks to average: draws, dropout passes, or just the one network where nothing is random.
+
+    member  which of an ensemble it is: each has noise of its own
+    """
     if isinstance(net, (Draw, DropoutPass)):
         return [net]
     if isinstance(net, BayesianModule):
         posterior = net.posterior()
-        if samples == 0 or all(g.std is None for g in posterior.gaussians.values()):
+        if samples == 0 or all(gaussian.std is None for gaussian in posterior.decoded.values()):
             return [posterior.mean().weights_only()]
-        generator = torch.Generator(_device_of(net)).manual_seed(seed)
+        generator = generator_for("prediction", seed, member)
         return [posterior.draw(generator).weights_only() for _ in range(samples)]
     if samples and dropout_layers(net):
-        return [DropoutPass(net, seed * 65_537 + i) for i in range(samples)]
+        return [DropoutPass(net, derive_seed("dropout", seed, member, i)) for i in range(samples)]
     return [Draw(net)]
 
 
-def _with_own_batchnorm(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | DropoutPass:
+def _with_own_statistics(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | DropoutPass:
     if not batch_norms(draw.skeleton):
         return draw
     device = _device_of(draw.skeleton)
@@ -111,7 +145,7 @@ def evaluating(modules: list[nn.Module]) -> Iterator[None]:
             m.training = training
 
 
-def _inputs(data: Tensor | Iterable[Any], batch_size: int) -> Iterator[Any]:
+def _inputs(data: Data, batch_size: int) -> Iterator[Any]:
     if isinstance(data, Tensor):
         # An empty tensor is one empty batch, so that an empty prediction has the right shape.
         yield from data.split(batch_size) if len(data) else (data,)
@@ -123,7 +157,10 @@ def _inputs_of(batch: Any) -> Any:
     """The inputs of a loader's batch, labels left out."""
     if isinstance(batch, Mapping):
         return {key: value for key, value in batch.items() if key not in TARGET_KEYS}
-    return batch[0] if isinstance(batch, (tuple, list)) else batch
+    if isinstance(batch, (tuple, list)):
+        inputs = batch[:-1] if len(batch) > 1 else batch
+        return inputs[0] if len(inputs) == 1 else inputs
+    return batch
 
 
 def _to(x: Any, device: torch.device) -> Any:
@@ -134,7 +171,7 @@ def _to(x: Any, device: torch.device) -> Any:
     return type(x)(_to(value, device) for value in x) if isinstance(x, (tuple, list)) else x
 
 
-def _module_of(net: nn.Module | Draw | DropoutPass) -> nn.Module:
+def _module_of(net: Member) -> nn.Module:
     return net if isinstance(net, nn.Module) else net.skeleton
 
 
@@ -144,5 +181,5 @@ def _device_of(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def _on_cpu(prediction: Classification | Regression) -> Classification | Regression:
+def _on_cpu(prediction: P) -> P:
     return type(prediction)(*(getattr(prediction, f.name).cpu() for f in fields(prediction)))

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelseed.core.distributions import LOG_SQRT_2PI, Prior, Sample, at_least_float32
+from kernelseed.core.distributions import Prior, Sample, at_least_float32, log_std_of
+from kernelseed.errors import ArgumentError
+from kernelseed.fast import LOG_SQRT_2PI
 
 __all__ = ["Gaussian", "Prior", "ScaleMixture"]
 
@@ -34,7 +36,7 @@ class ScaleMixture:
 
     def __post_init__(self) -> None:
         if not 0 < self.pi < 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"pi is {self.pi}; a mixture needs 0 < pi < 1. For a single normal use priors.Gaussian(std)."
             )
         for name, sigma in (("sigma1", self.sigma1), ("sigma2", self.sigma2)):
@@ -74,9 +76,8 @@ class Gaussian:
     def kl(self, sample: Sample) -> Tensor:
         """The closed form, summed: it depends on where the sample was drawn from, not on the sample."""
         q = sample.source
-        if q.std is None:
-            raise ValueError("a fixed weight (std=None) has no density; its KL is 0, so leave it out of the sum.")
-        log_std = q.std.log() if q.log_std is None else q.log_std
+        log_std = log_std_of(q)
+        assert q.std is not None
         shift = at_least_float32(q.mean) - self.mean
         second_moment = (q.std.square() + shift.square()) / (2 * self.std**2)
         return (math.log(self.std) - log_std + second_moment - 0.5).sum()
@@ -84,4 +85,4 @@ class Gaussian:
 
 def _check_std(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} is {value}; a standard deviation must be positive and finite.")
+        raise ArgumentError(f"{name} is {value}; a standard deviation must be positive and finite.")

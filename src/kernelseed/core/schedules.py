@@ -5,9 +5,12 @@ A schedule is a function of a `Moment`; it holds no state, so a resumed or repea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Moment:
     def require_step(self, who: str, how: str = "loss(draw, x, y, step=step)") -> int:
         """The step, or an error that says how to give it."""
         if self.step is None or self.step < 0:
-            raise ValueError(f"step is {self.step}; {who} needs the training step, counted from 0: {how}.")
+            raise ArgumentError(f"step is {self.step}; {who} needs the training step, counted from 0: {how}.")
         return self.step
 
 
@@ -40,8 +43,8 @@ def uniform() -> Schedule:
 
 def constant(temperature: float) -> Schedule:
     """A fixed temperature: below 1 the posterior is colder than Bayes' rule asks for."""
-    if not temperature >= 0:
-        raise ValueError(f"temperature is {temperature}; it must be 0 (no KL) or more.")
+    if not (temperature >= 0 and math.isfinite(temperature)):
+        raise ArgumentError(f"temperature is {temperature}; it must be finite, and 0 (no KL) or more.")
     return partial(_constant, temperature)
 
 
@@ -62,15 +65,35 @@ def blundell(num_batches: int | None = None) -> Schedule:
     0.5714
     """
     if num_batches is not None and num_batches < 1:
-        raise ValueError(f"num_batches is {num_batches}; an epoch has at least one batch: pass len(loader).")
+        raise ArgumentError(f"num_batches is {num_batches}; an epoch has at least one batch: pass len(loader).")
     return partial(_blundell, num_batches)
 
 
-def warmup(steps: int, then: Schedule | None = None) -> Schedule:
+def warmup(steps: int, then: Schedule | float | None = None) -> Schedule:
     """A linear rise from 0 over this many steps, multiplied into the schedule that follows (default: uniform)."""
     if steps < 1:
-        raise ValueError(f"steps is {steps}; a warm-up takes at least one step.")
-    return partial(_warmup, steps, then or uniform())
+        raise ArgumentError(f"steps is {steps}; a warm-up takes at least one step.")
+    return partial(_warmup, steps, uniform() if then is None else as_schedule(then))
+
+
+def as_schedule(given: Schedule | float | None) -> Schedule:
+    """A schedule as it is, a number as a constant one, and None as `automatic()`, the default everywhere.
+
+    >>> as_schedule(0.1)(Moment(step=None, num_data=100))
+    0.1
+    """
+    if given is None:
+        return automatic()
+    if callable(given):
+        if given in (uniform, constant, automatic, blundell, warmup):
+            name = f"schedules.{given.__name__}"
+            raise ArgumentTypeError(f"kl_weight is the function {name}; call it to make a schedule: {name}(...).")
+        return given
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise ArgumentTypeError(
+            f"kl_weight is {given!r}; it must be a number or a schedule, such as schedules.automatic()."
+        )
+    return constant(given)
 
 
 # Module-level functions, so that an objective can be pickled.
@@ -87,7 +110,7 @@ def _automatic(moment: Moment) -> float:
 def _blundell(num_batches: int | None, moment: Moment) -> float:
     num_batches = num_batches or moment.num_batches
     if not num_batches:
-        raise ValueError("num_batches is missing; say how many batches an epoch has: blundell(len(loader)).")
+        raise ArgumentError("num_batches is missing; say how many batches an epoch has: blundell(len(loader)).")
     i = moment.require_step("schedules.blundell") % num_batches + 1
     # Divided through by 2^M, which overflows long before an epoch has a thousand batches; times M, because the
     # loss is a mean over examples and uniform's 1/M is written as 1.

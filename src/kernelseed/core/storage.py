@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 import os
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from kernelseed import models
-from kernelseed.core.files import StorageError, read_json, whole_or_nothing, write_json
+from kernelseed.core.conversion import remove_parameter
+from kernelseed.core.files import read_json, whole_or_nothing, write_json
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed.errors import PathExistsError, StorageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-DISTRIBUTIONS: dict[str, type[WeightDistribution]] = {c.__name__: c for c in (MeanField, KernelSeed, FixedKernelSeed)}
+OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed)
 
 
 def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
@@ -34,23 +36,30 @@ def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if (folder / name).exists():
-            raise FileExistsError(f"{folder / name} exists; choose another folder, or remove the file first.")
+            raise PathExistsError(f"{folder / name} exists; choose another folder, or remove the file first.")
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(net, folder / WEIGHTS)
     write_json(folder / CONFIG, {"network": describe(net), **extra})
 
 
-def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+def load(
+    folder: str | os.PathLike[str],
+    model: nn.Module | None = None,
+    *,
+    distributions: Iterable[type[WeightDistribution]] = (),
+) -> nn.Module:
     """The network that `save` or `kernelseed train` wrote, in eval mode.
 
-    A network made of a model of your own is rebuilt around another instance of it: `load(folder, model=MyModel())`.
+    model          another instance of a model of your own, if the network was made of one: `load(folder, MyModel())`
+    distributions  weight distributions of your own that the network has: a file never chooses what is called
     """
     folder = Path(folder)
     config = read_json(folder / CONFIG)
     if not isinstance(config.get("network"), dict):
         raise StorageError(f"{folder / CONFIG} describes no network; was it written by ks.save?")
+    known = {kind.__name__: kind for kind in (*OWN_DISTRIBUTIONS, *distributions)}
     try:
-        net = rebuild(config["network"], model)
+        net = rebuild(config["network"], model, known)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise StorageError(
             f"{folder / CONFIG} does not describe a network that can be built ({error}); take another copy of it, or "
@@ -66,29 +75,35 @@ def describe(net: nn.Module) -> dict[str, Any]:
         return {"kind": "ensemble", "members": [describe(member) for member in net]}
     if not isinstance(net, BayesianModule):
         return {"kind": "plain", "model": models.recipe(net)}
-    weights = {
-        name: {"distribution": type(weight).__name__, "shape": list(weight.shape), "rank": weight.rank}
-        for name, weight in net.weights.items()
-    }
+    weights = {name: {"distribution": type(w).__name__, **w.spec()} for name, w in net.weights.items()}
     aliases = dict(net.weights.aliases)
     return {"kind": "bayesian", "model": models.recipe(net.skeleton), "weights": weights, "aliases": aliases}
 
 
-def rebuild(description: dict[str, Any], model: nn.Module | None = None) -> nn.Module:
+def rebuild(
+    description: dict[str, Any], model: nn.Module | None, distributions: dict[str, type[WeightDistribution]]
+) -> nn.Module:
     """The network of a description, its tensors not yet filled."""
     if description["kind"] == "ensemble":
-        return nn.ModuleList([rebuild(member, model) for member in description["members"]])
+        return nn.ModuleList([rebuild(member, model, distributions) for member in description["members"]])
     plain = models.from_recipe(description["model"]) if model is None else copy.deepcopy(model)
     if description["kind"] == "plain":
         return plain
-    weights = {
-        name: DISTRIBUTIONS[entry["distribution"]].blank(torch.Size(entry["shape"]), entry["rank"])
-        for name, entry in description["weights"].items()
-    }
+    weights = {name: _blank(entry, distributions) for name, entry in description["weights"].items()}
     for name in (*weights, *description["aliases"]):
-        path, _, leaf = name.rpartition(".")
-        plain.get_submodule(path)._parameters[leaf] = None
+        remove_parameter(plain, name)
     return BayesianModule(plain, weights, description["aliases"])
+
+
+def _blank(entry: dict[str, Any], distributions: dict[str, type[WeightDistribution]]) -> WeightDistribution:
+    spec = dict(entry)
+    name = spec.pop("distribution")
+    if name not in distributions:
+        raise StorageError(
+            f"the network has weights of the distribution {name!r}, which is none of {', '.join(distributions)}; "
+            f"give the class that it was saved with: load(folder, distributions=[{name}])."
+        )
+    return distributions[name].from_spec(spec)
 
 
 def write_weights(net: nn.Module, path: Path) -> None:

@@ -1,1 +1,33 @@
-"""What makes it fast."""
+"""What makes a draw fast: C kernels, noise, germination as matrices, thin layers. It needs torch alone."""
+
+from kernelseed.fast.fused import (
+    LOG_SQRT_2PI,
+    Drawn,
+    draw_kernel_seed,
+    draw_mean_field,
+    one_pass,
+    scale_mixture_kl,
+    supports,
+)
+from kernelseed.fast.germination import fold, germinate_matrix, is_transposed, unfold
+from kernelseed.fast.taps import TrimmedConv2d, trim
+from kernelseed.fast.thin import ProductWeight, thin_is_cheaper, thin_weights
+
+__all__ = [
+    "LOG_SQRT_2PI",
+    "Drawn",
+    "ProductWeight",
+    "TrimmedConv2d",
+    "draw_kernel_seed",
+    "draw_mean_field",
+    "fold",
+    "germinate_matrix",
+    "is_transposed",
+    "one_pass",
+    "scale_mixture_kl",
+    "supports",
+    "thin_is_cheaper",
+    "thin_weights",
+    "trim",
+    "unfold",
+]

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { BLOCK = 2048, HALF = BLOCK / 2 };
+enum { BLOCK = 2048, COUNTERS = BLOCK / 4, ROUNDS = 10 };
 
 static inline float as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline uint32_t as_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
@@ -62,19 +62,47 @@ static inline float log1p_(float u) {
 
 static inline float softplus_(float x) { return max_(x, 0.0f) + log1p_(exp_(-fabsf(x))); }
 
-/* 32 bits in which every input bit flips every output bit with a probability close to a half (lowbias32). */
-static inline uint32_t mix(uint32_t x) {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ (x >> 16);
+/* Philox needs both halves of the 64-bit products of its 32-bit words. A word stands in a 64-bit lane, whose upper half
+ * nobody reads: then a product is one instruction, and nothing is shuffled between the rounds. Left to itself, gcc 12
+ * multiplies all 64 bits, which without AVX-512 takes twice as long. `pack` takes the words of even and of odd counters
+ * and puts them in order. */
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#ifdef __AVX512F__
+typedef uint64_t lanes __attribute__((vector_size(64)));
+static inline lanes product(lanes x, uint32_t m) { return (lanes)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64(m)); }
+#else
+typedef uint64_t lanes __attribute__((vector_size(32)));
+static inline lanes product(lanes x, uint32_t m) { return (lanes)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x(m)); }
+#endif
+static inline void pack(lanes even, lanes odd, uint32_t *words) {
+    lanes both = (even & 0xffffffffu) | (odd << 32);
+    memcpy(words, &both, sizeof both);
+}
+#else
+typedef uint64_t lanes;
+static inline lanes product(lanes x, uint32_t m) { return (x & 0xffffffffu) * m; }
+static inline void pack(lanes even, lanes odd, uint32_t *words) { words[0] = (uint32_t)even, words[1] = (uint32_t)odd; }
+#endif
+enum { LANES = sizeof(lanes) / sizeof(uint64_t) };
+
+/* Philox4x32 of Salmon, Moraes, Dror and Shaw (2011): a counter of four words becomes four random words. */
+static inline void philox(lanes *x, const uint32_t *key, int rounds) {
+    lanes x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
+    const uint32_t key0 = key[0], key1 = key[1];
+#pragma GCC unroll 10
+    for (int r = 0; r < rounds; r++) {
+        lanes p = product(x0, 0xd2511f53u), q = product(x2, 0xcd9e8d57u);
+        x0 = (q >> 32) ^ x1 ^ (key0 + (uint32_t)r * 0x9e3779b9u);
+        x1 = q;
+        x2 = (p >> 32) ^ x3 ^ (key1 + (uint32_t)r * 0xbb67ae85u);
+        x3 = p;
+    }
+    x[0] = x0, x[1] = x1, x[2] = x2, x[3] = x3;
 }
 
-/* Two independent standard normals by Box and Muller, a function of the key and the counter alone. */
-static inline void normal_pair(uint32_t counter, uint32_t key0, uint32_t key1, float *first, float *second) {
-    uint32_t a = mix(mix((2 * counter) ^ key0) + key1);
-    uint32_t b = mix(mix((2 * counter + 1) ^ key0) + key1);
+/* Two independent standard normals from two random words, by Box and Muller. */
+static inline void normal_pair(uint32_t a, uint32_t b, float *first, float *second) {
     /* 31 bits: in float32 small numbers keep theirs, so the tail reaches 6.6 standard deviations. */
     float u = ((float)(int32_t)(a >> 1) + 0.5f) * 4.656612873077393e-10f;
     float radius = sqrtf(-2.0f * log_(u));
@@ -89,10 +117,27 @@ static inline void normal_pair(uint32_t counter, uint32_t key0, uint32_t key1, f
     *second = ((b ^ (b << 1)) & 0x80000000u) ? -radius * y : radius * y;
 }
 
-/* A block's noise: pair j fills places j and HALF + j. `block` counts blocks of the whole draw, not of this weight. */
-static inline void block_noise(uint32_t block, const uint32_t *key, float *noise) {
-    for (int j = 0; j < HALF; j++)
-        normal_pair(block * HALF + (uint32_t)j, key[0], key[1], noise + j, noise + HALF + j);
+/* Block i of the stream (key, weight, part): counter j fills places j, 512 + j, 1024 + j and 1536 + j. The counter's
+ * first two words are the number i * 512 + j; a block stays within one value of the second. */
+static inline void block_noise(int64_t i, const uint32_t *key, uint32_t weight, uint32_t part, float *noise) {
+    const uint64_t start = (uint64_t)i * COUNTERS;
+    const lanes none = {0}, high = none + (start >> 32), third = none + weight, fourth = none + part;
+    uint64_t twice[LANES];
+    for (int l = 0; l < LANES; l++) twice[l] = 2 * (uint64_t)l;
+    lanes evens;
+    memcpy(&evens, twice, sizeof evens);
+    uint32_t words[4][COUNTERS];
+    for (int j = 0; j < COUNTERS; j += 2 * LANES) {
+        lanes even[4] = {evens + (start + (uint64_t)j), high, third, fourth};
+        lanes odd[4] = {evens + (start + (uint64_t)j + 1), high, third, fourth};
+        philox(even, key, ROUNDS);
+        philox(odd, key, ROUNDS);
+        for (int w = 0; w < 4; w++) pack(even[w], odd[w], words[w] + j);
+    }
+    for (int j = 0; j < COUNTERS; j++) {
+        normal_pair(words[0][j], words[1][j], noise + j, noise + COUNTERS + j);
+        normal_pair(words[2][j], words[3][j], noise + 2 * COUNTERS + j, noise + 3 * COUNTERS + j);
+    }
 }
 
 static inline int64_t block_length(int64_t n, int64_t block) {
@@ -102,13 +147,25 @@ static inline int64_t block_length(int64_t n, int64_t block) {
 
 int64_t ks_block(void) { return BLOCK; }
 
-/* noise[0..n) from the stream `key`, whose first block is number `first`. */
-void ks_noise(int64_t n, const uint32_t *key, uint32_t first, float *noise, int threads) {
+/* The words of n counters of four words each, so that they can be held against the published ones. */
+void ks_philox(int64_t n, const uint32_t *counters, const uint32_t *key, int rounds, uint32_t *words, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        lanes x[4];
+        uint32_t same[2 * LANES];
+        for (int w = 0; w < 4; w++) x[w] = (lanes){0} + counters[4 * i + w];
+        philox(x, key, rounds);
+        for (int w = 0; w < 4; w++) pack(x[w], x[w], same), words[4 * i + w] = same[0];
+    }
+}
+
+/* The first n normals of the stream (key, weight, part). */
+void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, float *noise, int threads) {
     int64_t blocks = (n + BLOCK - 1) / BLOCK;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
         float own[BLOCK];
-        block_noise(first + (uint32_t)i, key, own);
+        block_noise(i, key, weight, part, own);
         memcpy(noise + i * BLOCK, own, sizeof(float) * (size_t)block_length(n, i));
     }
 }
@@ -161,15 +218,15 @@ static double deviations(const float *rho, float shift, float *std, int64_t n) {
 
 /* value = mean + softplus(rho + offset) * noise, and std for the gradient; sums of log q to `log_q`.
  * `value` may be `mean`, and `std` may be `rho`. The noise is made again when the gradient needs it. */
-void ks_sample(int64_t n, const float *mean, const float *rho, const float *offset, const uint32_t *key, uint32_t first,
-               float *value, float *std, double *log_q, int threads) {
+void ks_sample(int64_t n, const float *mean, const float *rho, const float *offset, const uint32_t *key,
+               uint32_t weight, uint32_t part, float *value, float *std, double *log_q, int threads) {
     int64_t blocks = (n + BLOCK - 1) / BLOCK;
     const float shift = *offset;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
         float noise[BLOCK], sigma[BLOCK], squares = 0.0f;
         int64_t length = block_length(n, i), at = i * BLOCK;
-        block_noise(first + (uint32_t)i, key, noise);
+        block_noise(i, key, weight, part, noise);
         double logs = deviations(rho + at, shift, sigma, length);
 #pragma omp simd reduction(+ : squares)
         for (int64_t j = 0; j < length; j++) {
@@ -219,15 +276,16 @@ static void slope_ratios(const float *std, float *ratio, int64_t n) {
 
 /* Gradients for mean and rho: of a loss whose gradient for the weight is `grad`, plus `kl` times the KL.
  * `d_mean` may be `grad`. Sums of d_rho to `d_offset`. */
-void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const uint32_t *key, uint32_t first,
-                 const float *c, float kl, float *d_mean, float *d_rho, double *d_offset, int threads) {
+void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const uint32_t *key,
+                 uint32_t weight, uint32_t part, const float *c, float kl, float *d_mean, float *d_rho, double *d_offset,
+                 int threads) {
     int64_t blocks = (n + BLOCK - 1) / BLOCK;
     const float c0 = c[0], c1 = c[1], c2 = c[2];
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
         float noise[BLOCK], ratio[BLOCK], sum = 0.0f;
         int64_t length = block_length(n, i), at = i * BLOCK;
-        block_noise(first + (uint32_t)i, key, noise);
+        block_noise(i, key, weight, part, noise);
         slope_ratios(std + at, ratio, length);
 #pragma omp simd reduction(+ : sum)
         for (int64_t j = 0; j < length; j++) {

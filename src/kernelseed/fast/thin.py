@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,15 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from kernelseed.core.distributions import Gaussian, Sample
-from kernelseed.core.weights import FixedKernelSeed, is_transposed
+from kernelseed.fast.germination import is_transposed
 from kernelseed.fast.taps import conv2d as trimmed
 
 
 def thin_is_cheaper(shape: torch.Size, rank: int, stride: Sequence[int] = (1,), positions: float = math.inf) -> bool:
     """Whether a k x k layer into `rank` channels and a 1 x 1 multiply less than the dense layer, an output position.
 
-    positions  of the output, in all pictures, for which the dense weight would be multiplied out
+    positions  of the output, in all images, for which the dense weight would be multiplied out
     """
     (outputs, inputs), taps = shape[:2], math.prod(shape[2:])
     dense = inputs * outputs * taps * (1 + rank / positions)
@@ -45,10 +43,10 @@ class ProductWeight(Tensor):
     dense: Callable[[], Tensor]
 
     @classmethod
-    def of(cls, weight: FixedKernelSeed, dense: Callable[[], Tensor]) -> ProductWeight:
-        """The weight's factors in the guise of a tensor of its shape; `dense()` multiplies them out."""
-        self = weight.seed.new_empty(1).expand(weight.shape).as_subclass(cls)
-        self.germinator, self.seed, self.dense = weight.mean_germinator, weight.seed, dense
+    def of(cls, germinator: Tensor, seed: Tensor, shape: torch.Size, dense: Callable[[], Tensor]) -> ProductWeight:
+        """The factors in the guise of a tensor of the weight's shape; `dense()` multiplies them out."""
+        self = seed.new_empty(1).expand(shape).as_subclass(cls)
+        self.germinator, self.seed, self.dense = germinator, seed, dense
         return self
 
     @classmethod
@@ -105,43 +103,3 @@ LAYERS: dict[Any, Callable[..., Tensor]] = {
     F.linear: _linear,
     **{function: _convolution(function) for function in (torch.conv1d, torch.conv2d, torch.conv3d)},
 }
-
-
-class FixedSample(Sample):
-    """A fixed weight, multiplied out when somebody asks for its value."""
-
-    _weight: FixedKernelSeed
-
-    def __init__(self, weight: FixedKernelSeed) -> None:
-        object.__setattr__(self, "_weight", weight)
-        object.__setattr__(self, "noise", None)
-
-    @functools.cached_property
-    def source(self) -> Gaussian:
-        """The germinated mean, made once."""
-        return self._weight()
-
-    @property
-    def value(self) -> Tensor:
-        """The dense weight."""
-        return self.source.mean
-
-    @property
-    def fixed(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def operand(self) -> Tensor:
-        """What the layer is given: the factors, and the product should that be cheaper."""
-        return ProductWeight.of(self._weight, lambda: self.value)
-
-
-def fixed_samples(weights: dict[str, Any]) -> dict[str, Sample] | None:
-    """Samples of a fixed-point network that need not be multiplied out; None for any other network."""
-    # Compiled and functionally transformed code knows plain tensors only.
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
-        return None
-    if not weights or not all(isinstance(weight, FixedKernelSeed) for weight in weights.values()):
-        return None
-    return {name: FixedSample(weight) for name, weight in weights.items()}

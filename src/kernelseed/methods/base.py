@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.likelihoods import Categorical, Likelihood
-from kernelseed.core.objective import Terms, call
-from kernelseed.core.schedules import Moment
+from kernelseed.core import Likelihood, Moment, Terms, call, likelihoods
 from kernelseed.methods.settings import check_settings, setting
 
 
@@ -101,5 +99,5 @@ class GradientMethod(Method):
 
 def likelihood_terms(net: nn.Module, x: Any, y: Tensor, likelihood: Likelihood | None = None) -> Terms:
     """The loss of a network without a KL."""
-    nll = (likelihood or Categorical()).nll(call(net, x), y)
+    nll = (likelihood or likelihoods.Categorical()).nll(call(net, x), y)
     return Terms(nll, nll.detach(), torch.zeros_like(nll.detach()), 0.0)

@@ -18,13 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelseed import optim
-from kernelseed.core.batchnorm import batch_norms
-from kernelseed.core.conversion import bayesianize, places
-from kernelseed.core.distributions import inverse_softplus
-from kernelseed.core.network import call_with
-from kernelseed.core.objective import Terms
-from kernelseed.core.schedules import Moment
-from kernelseed.core.weights import MeanField
+from kernelseed.core import MeanField, Moment, Terms, batch_norms, bayesianize, call_with, inverse_softplus, places
 from kernelseed.errors import ArgumentTypeError, MissingPackageError
 from kernelseed.methods.base import PLAIN, Engine, Method, likelihood_terms
 from kernelseed.methods.settings import setting

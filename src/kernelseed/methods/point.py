@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
-from kernelseed.core.objective import Terms
-from kernelseed.core.schedules import Moment
+from kernelseed.core import CHANNELWISE, ELEMENTWISE, Moment, Terms
 from kernelseed.errors import ArgumentError
 from kernelseed.methods.base import GradientMethod, likelihood_terms
 from kernelseed.methods.settings import setting

@@ -8,17 +8,30 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from kernelseed.core.conversion import Where, bayesianize, germinate
-from kernelseed.core.network import BayesianModule
-from kernelseed.core.objective import ELBO, Terms
-from kernelseed.core.priors import Gaussian, Prior, ScaleMixture
-from kernelseed.core.schedules import Moment, Schedule, automatic, blundell, constant, uniform, warmup
-from kernelseed.core.weights import INITS
+from kernelseed.core import (
+    ELBO,
+    INITS,
+    BayesianModule,
+    Moment,
+    Prior,
+    ScaleMixture,
+    Schedule,
+    Terms,
+    Where,
+    bayesianize,
+    germinate,
+    priors,
+    schedules,
+)
 from kernelseed.methods.base import GradientMethod, Method, likelihood_terms
 from kernelseed.methods.settings import setting
 
 PRIORS: dict[str, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
-SCHEDULES: dict[str, Schedule] = {"automatic": automatic(), "uniform": uniform(), "blundell": blundell()}
+SCHEDULES: dict[str, Schedule] = {
+    "automatic": schedules.automatic(),
+    "uniform": schedules.uniform(),
+    "blundell": schedules.blundell(),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +50,21 @@ class Variational(GradientMethod):
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl` and `kl_warmup` name."""
-        schedule = SCHEDULES[self.kl] if self.kl in SCHEDULES else constant(float(self.kl))
-        return warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
+        schedule = SCHEDULES[self.kl] if self.kl in SCHEDULES else schedules.constant(float(self.kl))
+        return schedules.warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
 
     def prior_value(self) -> Prior:
         """The prior that `prior` names."""
-        return PRIORS[self.prior] if self.prior in PRIORS else Gaussian(float(self.prior))
+        return PRIORS[self.prior] if self.prior in PRIORS else priors.Gaussian(float(self.prior))
 
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
         """The evidence lower bound of one draw."""
         assert isinstance(net, BayesianModule)
-        return objective(self, moment.num_data)(net.draw(), x, y, moment)
+        return elbo_of(self, moment.num_data)(net.draw(), x, y, moment)
 
 
 @lru_cache
-def objective(method: Variational, num_data: int) -> ELBO:
+def elbo_of(method: Variational, num_data: int) -> ELBO:
     """The loss of a method on so many examples, built once and not at every step."""
     return ELBO(num_data, method.prior_value(), method.schedule())
 

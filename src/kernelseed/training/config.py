@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from kernelseed import methods, models
-from kernelseed.core.files import read_json
+from kernelseed.core import read_json
 from kernelseed.data import Dataset, load
 from kernelseed.errors import ArgumentError, ConfigError, MissingPackageError, StorageError
-from kernelseed.fast.taps import trim
+from kernelseed.fast import trim
 from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelseed import metrics
-from kernelseed.core.predictive import Classification
+from kernelseed.core import Classification
 from kernelseed.data import Dataset, Split, load_test
 from kernelseed.metrics.calibration import TemperatureScaling
 from kernelseed.training.inference import predict_split, require_validation, ways

@@ -17,9 +17,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
-from kernelseed.core.files import whole_or_nothing
-from kernelseed.core.seeds import derive_seed
-from kernelseed.core.storage import describe, write_weights
+from kernelseed.core import derive_seed, describe, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, StorageError
 from kernelseed.training.config import Config, differences

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelseed import metrics
-from kernelseed.core.prediction import predict
-from kernelseed.core.predictive import Classification
-from kernelseed.core.seeds import generator_for
+from kernelseed.core import Classification, generator_for, predict
 from kernelseed.data import Batches, Dataset, Split, normalise, read_pictures
 from kernelseed.errors import ConfigError, DataError, StorageError
 from kernelseed.training.config import Config

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from kernelseed.core.network import BayesianModule
-from kernelseed.core.weights import WeightDistribution
+from kernelseed.core import BayesianModule, WeightDistribution
 from kernelseed.training.run_folder import RunFolder
 
 
@@ -27,7 +26,7 @@ def describe_run(run: str | Path) -> dict[str, Any]:
 
 @torch.no_grad()
 def _layer(name: str, weight: WeightDistribution) -> dict[str, Any]:
-    std = weight().std
+    std = weight.moments().std
     return {
         "weight": name,
         "shape": list(weight.shape),

@@ -16,9 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed.core.files import read_json, whole_or_nothing, write_json, write_text
-from kernelseed.core.predictive import Classification
-from kernelseed.core.storage import CONFIG, WEIGHTS, load
+from kernelseed.core import CONFIG, WEIGHTS, Classification, load, read_json, whole_or_nothing, write_json, write_text
 from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.training import origin
 from kernelseed.training.config import Config

@@ -9,10 +9,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.likelihoods import Categorical
-from kernelseed.core.prediction import make_draws
-from kernelseed.core.schedules import Moment
-from kernelseed.core.seeds import derive_seed
+from kernelseed.core import Moment, derive_seed, likelihoods, make_draws
 from kernelseed.data import Batches
 from kernelseed.methods import Engine, Method
 
@@ -69,7 +66,7 @@ class Training(L.LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """NLL and accuracy of the posterior mean."""
         x, y = batch
-        probs = Categorical().predictive([draw(x) for draw in self.draws]).probs
+        probs = likelihoods.Categorical().predictive([draw(x) for draw in self.draws]).probs
         nll = -probs.gather(1, y[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
         accuracy = (probs.argmax(1) == y).float().mean()
         self.log_dict({"val_nll": nll, "val_accuracy": accuracy}, prog_bar=True, batch_size=len(y), sync_dist=True)

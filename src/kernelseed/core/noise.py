@@ -1,0 +1,65 @@
+"""The noise of a draw: standard normals that are a function of a key, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernelseed.core.seeds import generator_for
+from kernelseed.fast import philox
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """A value: asked again, it gives the same numbers. Each weight of a network has its own, and each part of a weight.
+
+    On the CPU the numbers come from Philox4x32, with or without a C compiler. Other devices use their own generator,
+    seeded by the same key (in compiled code: as it stands).
+
+    >>> noise = Noise.new(torch.Generator().manual_seed(0))
+    >>> torch.equal(noise.normal((2, 3)), noise.normal((2, 3)))
+    True
+    >>> torch.equal(noise.normal((2, 3)), noise.for_part(1).normal((2, 3)))
+    False
+    """
+
+    key: Tensor
+    """64 random bits: two int32 on the CPU."""
+    weight: int = 0
+    part: int = 0
+
+    @classmethod
+    def new(cls, generator: torch.Generator | None = None) -> Noise:
+        """With a key from torch's generator, so that a seed fixes every draw."""
+        device = "cpu" if generator is None else generator.device
+        key = torch.randint(-(2**31), 2**31, (2,), generator=generator, device=device, dtype=torch.int64)
+        return cls(key.to("cpu", torch.int32))
+
+    def for_weight(self, index: int) -> Noise:
+        """The noise of one of a network's weights."""
+        return replace(self, weight=index)
+
+    def for_part(self, index: int) -> Noise:
+        """For a distribution that needs several independent tensors of noise: one part for each."""
+        return replace(self, part=index)
+
+    @property
+    def stream(self) -> tuple[Tensor, int, int]:
+        """What names it to the kernels."""
+        return self.key, self.weight, self.part
+
+    def normal(
+        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """Standard normals of this shape, made in float32."""
+        device = torch.device(device)
+        count = torch.Size(shape).numel()
+        if device.type == "cpu":
+            return philox.normal(count, *self.stream).to(dtype).view(shape)
+        if device.type == "meta" or torch.compiler.is_compiling():  # a compiled graph has one generator a device
+            return torch.randn(shape, dtype=dtype, device=device)
+        generator = generator_for("noise", *self.key.tolist(), self.weight, self.part, device=device)
+        return torch.randn(shape, generator=generator, dtype=dtype, device=device)

@@ -1,0 +1,141 @@
+"""Running a module with other tensors in place of some of its parameters and buffers.
+
+It is done on a twin: shallow copies of the modules that own a replaced tensor, and of all that contain them. The twin
+shares everything else with the original. Whatever a closure captures during the call, such as the recomputation of
+activation checkpointing, keeps the tensors that it was called with.
+
+A module may refer to others outside of its tree: in lists, tuples, dictionaries, bound methods, partial functions and
+hooks. There the twin refers to twins. Objects of other classes are shared, and are not searched.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import is_
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    """Call the module with these parameters and buffers, by name; the module keeps its own.
+
+    Stacked tensors run under `torch.func.vmap`, which is how many draws of a small network become one call.
+
+    >>> layer = nn.Linear(2, 3, bias=False)
+    >>> call_with(layer, {"weight": torch.ones(3, 2)}, torch.ones(1, 2))
+    tensor([[2., 2., 2.]])
+    """
+    if torch.compiler.is_compiling():  # a compiler can't follow the making of modules, and has no use for a twin
+        return torch.func.functional_call(module, dict(tensors), args, kwargs, tie_weights=False)
+    twins = make_twins(module, tensors)
+    before = [[d.copy() for d in _dictionaries(twin)] for twin in twins.values()]
+    output = twins.get(module, module)(*args, **kwargs)
+    originals = {twin: original for original, twin in twins.items()}
+    for (original, twin), earlier in zip(twins.items(), before, strict=True):
+        _write_back(original, twin, earlier, originals)
+    return output
+
+
+def make_twins(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[nn.Module, nn.Module]:
+    """A twin for each module that owns or contains a replaced tensor."""
+    owned: dict[nn.Module, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        path, _, leaf = name.rpartition(".")
+        owned.setdefault(module.get_submodule(path), {})[leaf] = tensor
+    parents: dict[nn.Module | None, list[nn.Module]] = {}
+    for parent in module.modules():
+        for child in parent._modules.values():
+            parents.setdefault(child, []).append(parent)
+    affected = list(owned)
+    for child in affected:  # which grows on the way
+        for parent in parents.get(child, ()):
+            if parent not in owned:
+                owned[parent] = {}
+                affected.append(parent)
+    twins = {original: _shallow_copy(original, replaced) for original, replaced in owned.items()}
+    for original, twin in twins.items():
+        _link(original, twin, twins)
+    return twins
+
+
+def _shallow_copy(original: nn.Module, replaced: dict[str, Tensor]) -> nn.Module:
+    """The module with its own dictionaries, and the replaced tensors in them."""
+    kind = type(original)
+    # Written into the attributes themselves: the setter of nn.Module takes longer than all the rest.
+    if kind._replicate_for_data_parallel is nn.Module._replicate_for_data_parallel:
+        twin = kind.__new__(kind)
+        attributes = vars(twin)
+        attributes.update(vars(original))
+    else:  # a class with a copying of its own: recurrent layers keep a list of their weights, which their setter fills
+        twin = original._replicate_for_data_parallel()
+        attributes = vars(twin)
+        attributes.pop("_is_replica", None)
+        for name, tensor in replaced.items():
+            setattr(twin, name, tensor)
+            attributes.pop(name, None)
+    buffers = {name: tensor for name, tensor in replaced.items() if name in original._buffers}
+    attributes["_buffers"] = {**original._buffers, **buffers} if buffers else original._buffers
+    weights = {name: tensor for name, tensor in replaced.items() if name not in buffers}
+    attributes["_parameters"] = {**original._parameters, **weights}
+    return twin
+
+
+_STRUCTURE = ("_parameters", "_buffers", "_modules")
+_REFERRING = {list, tuple, dict, OrderedDict, MethodType, partial}
+_DEPTH = 4  # of lists within lists
+
+
+def _link(original: nn.Module, twin: nn.Module, twins: dict[nn.Module, nn.Module]) -> None:
+    """Let the twin refer to twins where the original refers to their originals."""
+    attributes = vars(twin)
+    for name, value in attributes.items():
+        if name not in _STRUCTURE and ((type(value) in _REFERRING and value) or isinstance(value, nn.Module)):
+            attributes[name] = _translated(value, twins)
+    attributes["_modules"] = {name: twins.get(child, child) for name, child in original._modules.items()}  # type: ignore[arg-type]
+
+
+def _translated(value: Any, names: dict[nn.Module, nn.Module], depth: int = _DEPTH) -> Any:
+    """The value with other modules in it; the value itself where it refers to none of them."""
+    if isinstance(value, nn.Module):
+        return names.get(value, value)
+    kind = type(value)
+    if kind not in _REFERRING or not depth:
+        return value
+    parts: Sequence[Any]
+    remake: Callable[..., Any]
+    if kind is MethodType:
+        parts, remake = [value.__self__], lambda owner: MethodType(value.__func__, owner)
+    elif kind is partial:
+        parts, remake = [value.func, value.args, value.keywords], lambda f, args, kwargs: partial(f, *args, **kwargs)
+    elif kind in (dict, OrderedDict):
+        parts, remake = [*value.values()], lambda *items: kind(zip(value, items, strict=True))
+    else:
+        parts, remake = value, lambda *items: kind(items)
+    translated = [_translated(part, names, depth - 1) for part in parts]
+    return value if all(map(is_, translated, parts)) else remake(*translated)
+
+
+def _dictionaries(module: nn.Module) -> list[dict[str, Any]]:
+    attributes = vars(module)
+    return [attributes, *(attributes[name] for name in _STRUCTURE)]
+
+
+def _write_back(
+    original: nn.Module, twin: nn.Module, before: list[dict[str, Any]], originals: dict[nn.Module, nn.Module]
+) -> None:
+    """What the call has set or deleted, as a module may in its forward, is set or deleted on the original."""
+    for theirs, after, earlier in zip(_dictionaries(original), _dictionaries(twin), before, strict=True):
+        if len(after) == len(earlier) and all(map(is_, after.values(), earlier.values())):
+            continue
+        for name in earlier.keys() - after.keys():
+            theirs.pop(name, None)
+        for name, value in after.items():
+            given = earlier.get(name)
+            lent = isinstance(given, Tensor) and given is not theirs.get(name)  # a draw's own buffer, say
+            if (value is not given or name not in earlier) and not lent:
+                theirs[name] = _translated(value, originals)

@@ -1,0 +1,9 @@
+"""Weight distributions: one class in one file."""
+
+from kernelseed.core.weights.base import WeightDistribution
+from kernelseed.core.weights.factors import INITS, seed_rank
+from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
+from kernelseed.core.weights.kernel_seed import KernelSeed
+from kernelseed.core.weights.mean_field import MeanField
+
+__all__ = ["INITS", "FixedKernelSeed", "KernelSeed", "MeanField", "WeightDistribution", "seed_rank"]

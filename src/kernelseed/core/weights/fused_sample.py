@@ -1,0 +1,44 @@
+"""A sample that the C kernels made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from torch import Tensor
+
+from kernelseed.core.distributions import Gaussian, Prior, Sample, as_when_drawn
+from kernelseed.core.noise import Noise
+from kernelseed.core.priors import ScaleMixture
+from kernelseed.fast import Drawn, scale_mixture_kl
+
+
+class FusedSample(Sample):
+    """Its Gaussian is decoded, and its noise made again, only if somebody asks for them."""
+
+    value: Tensor
+
+    def __init__(self, drawn: Drawn, decode: Callable[[], Gaussian], noise: Noise) -> None:
+        self.value = drawn.value
+        self._drawn, self._decode, self._noise = drawn, as_when_drawn(decode), noise
+
+    @functools.cached_property
+    def source(self) -> Gaussian:
+        """The Gaussian, decoded anew from the parameters."""
+        return self._decode()
+
+    @functools.cached_property
+    def noise(self) -> Tensor:
+        """The noise, made again."""
+        return self.source.normal(self._noise)
+
+    @property
+    def fixed(self) -> bool:
+        """Never: fixed weights are not drawn."""
+        return False
+
+    def kl(self, prior: Prior) -> Tensor:
+        """One pass for the scale mixture; as for any other sample otherwise."""
+        if type(prior) is ScaleMixture:
+            return scale_mixture_kl(self._drawn, prior.pi, prior.sigma1, prior.sigma2)
+        return prior.kl(self)

@@ -1,0 +1,63 @@
+"""The kernel seed: one small seed for mean and rho."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.core.distributions import Gaussian, Sample, at_least_float32
+from kernelseed.core.noise import Noise
+from kernelseed.core.weights.base import WeightDistribution
+from kernelseed.core.weights.factors import blank_factors
+from kernelseed.core.weights.fused_sample import FusedSample
+from kernelseed.fast import draw_kernel_seed, fold, germinate_matrix, is_transposed, supports
+
+
+class KernelSeed(WeightDistribution):
+    """A small seed, and two germinators that decode the mean and rho from it.
+
+    With C_f the smaller and C_F the larger of the weight's first two axes and k... the others, the seed is
+    (rank, C_F, k...) and each germinator (C_f, rank): a 1x1 convolution without bias. `rho_offset` is one
+    learned number for the layer, without which softplus would start every sigma near .69.
+    """
+
+    rank: int
+
+    def __init__(self, seed: Tensor, mean_germinator: Tensor, rho_offset: float, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape = shape
+        self.rank = len(seed)
+        self.seed = nn.Parameter(seed)
+        self.mean_germinator = nn.Parameter(mean_germinator)
+        # From zero: every rho starts at the offset, and the first gradient already tells the rows apart.
+        self.rho_germinator = nn.Parameter(torch.zeros_like(mean_germinator))
+        self.rho_offset = nn.Parameter(mean_germinator.new_full((1,), rho_offset))
+
+    def moments(self) -> Gaussian:
+        """Both germinators in one matrix product."""
+        mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
+        rho = at_least_float32(rho) + self.rho_offset
+        return Gaussian.from_rho(fold(mean, self.shape), fold(rho, self.shape), swapped=is_transposed(self.shape))
+
+    def sample(self, noise: Noise) -> Sample:
+        """One product and one pass over memory where the kernels can."""
+        parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
+        if not supports(*parameters):
+            return super().sample(noise)
+        return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self.moments, noise)
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """The mean's germinator and the seed."""
+        return self.mean_germinator, self.seed
+
+    def spec(self) -> dict[str, Any]:
+        """Its shape and rank."""
+        return {"shape": list(self.shape), "rank": self.rank}
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> KernelSeed:
+        """See `WeightDistribution.from_spec`."""
+        shape = torch.Size(spec["shape"])
+        return cls(*blank_factors(shape, spec["rank"]), 0.0, shape)

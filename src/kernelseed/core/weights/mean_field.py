@@ -1,0 +1,43 @@
+"""The mean-field weight: an ordinary Bayesian neural network's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.core.distributions import Gaussian, Sample
+from kernelseed.core.noise import Noise
+from kernelseed.core.weights.base import WeightDistribution
+from kernelseed.core.weights.fused_sample import FusedSample
+from kernelseed.fast import draw_mean_field, supports
+
+
+class MeanField(WeightDistribution):
+    """A mean mu and a rho for every weight; sigma = softplus(rho)."""
+
+    def __init__(self, weight: Tensor, rho_offset: float = -5.0) -> None:
+        super().__init__()
+        self.shape = weight.shape
+        self.mu = nn.Parameter(weight.detach().clone())
+        self.rho = nn.Parameter(torch.full_like(weight, rho_offset, requires_grad=False))
+
+    def moments(self) -> Gaussian:
+        """mu and softplus(rho), as stored."""
+        return Gaussian.from_rho(self.mu, self.rho)
+
+    def sample(self, noise: Noise) -> Sample:
+        """One pass over memory where the kernels can."""
+        if not supports(self.mu, self.rho):
+            return super().sample(noise)
+        return FusedSample(draw_mean_field(self.mu, self.rho, noise.stream), self.moments, noise)
+
+    def spec(self) -> dict[str, Any]:
+        """Its shape."""
+        return {"shape": list(self.shape)}
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> MeanField:
+        """See `WeightDistribution.from_spec`."""
+        return cls(torch.empty(spec["shape"]))
