@@ -12,7 +12,7 @@ from torch import nn
 
 import kernelseed as ks
 from kernelseed import data, methods
-from kernelseed.core.schedules import Moment
+from kernelseed.core import GaussianSample, Moment
 from kernelseed.errors import ArgumentError
 from kernelseed.methods import variational
 from kernelseed.methods.natural import example_moments
@@ -336,12 +336,14 @@ def test_last_layer_converts_the_head_alone(model, head):
 
 
 def points(posterior):
-    (source,) = posterior.gaussians.values()
+    (source,) = posterior.decoded.values()
     for column in range(4):
         for sign in (-2.0, 2.0):
             noise = torch.zeros_like(source.std)
             noise[:, column] = sign
-            yield ks.Draw(posterior.skeleton, {"weight": ks.Sample(source.mean + source.std * noise, source, noise)})
+            yield ks.Draw(
+                posterior.skeleton, {"weight": GaussianSample(source.mean + source.std * noise, source, noise)}
+            )
 
 
 @pytest.mark.parametrize("name", ["bnn", "ksn"])
