@@ -147,6 +147,7 @@ BAD = {
 def test_the_error_says_what_was_wrong_and_what_to_do(call, error, fragments):
     with pytest.raises(error) as caught:
         call()
+    assert isinstance(caught.value, ks.KernelseedError)
     message = str(caught.value)
     for fragment in fragments:
         assert fragment in message

@@ -326,7 +326,7 @@ def test_images_of_ones_own_train_and_broken_ones_are_skipped_by_option(command,
     (folder / "cats" / "0.png").write_bytes(b"not an image")
     train = ["train", "--data", f"folder:{folder}", "--size", 8, "--channels", 1, "--width", 4, "--epochs", 1]
     train += ["--samples", 2, "--json", "--out", tmp_path / "a"]
-    assert "0.png cannot be read" in refused(*train)
+    assert "0.png is not a readable image" in refused(*train)
     assert not (tmp_path / "a").exists()
     with pytest.warns(UserWarning, match="skipped 1 unreadable of 10"):
         result = command(*train, "--skip-unreadable").json
@@ -412,7 +412,7 @@ def test_a_temperature_is_fitted_on_what_was_held_out(command, refused, runs):
     plain, config = RunFolder(runs / "ksn").result(), RunFolder(runs / "ksn").training_config()
     data = config.load_data()
     held_out = predict_split(ks.load(runs / "ksn"), data.validation, data, config, "mean")
-    scaling = ks.calibration.TemperatureScaling.fit(held_out.probs, data.validation.labels)
+    scaling = ks.metrics.TemperatureScaling.fit(held_out.probs, data.validation.labels)
     assert scaled["settings"]["temperature"]["mean"] == pytest.approx(scaling.temperature, rel=1e-4)
     for way in ("mean", "ensemble"):
         assert scaled["settings"]["temperature"][way] != 1.0

@@ -17,7 +17,7 @@ from kernelseed.errors import ArgumentError
 from kernelseed.methods import variational
 from kernelseed.methods.natural import example_moments
 from kernelseed.methods.point import model_with_fresh_weights
-from kernelseed.metrics.calibration import TemperatureScaling
+from kernelseed.metrics import TemperatureScaling
 
 every = pytest.mark.parametrize("name", methods.METHODS)
 NATURAL = ["vadam", "vogn", "ivon"]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .posterior import Group, Pair, PosteriorOptimizer, State, call
+from kernelseed.errors import ArgumentError
+from kernelseed.optim.posterior import Group, Pair, PosteriorOptimizer, State, call
 
 
 def vadam_update(
@@ -93,7 +94,7 @@ class Vadam(PosteriorOptimizer):
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor:  # type: ignore[override]
         """One update from `train_samples` draws; returns the mean of their losses, detached."""
-        return self._step(lambda: [scalar(call(closure))])
+        return self._step(lambda: self._differentiate([scalar(call(closure))]))
 
     def _initial_state(self, p: Tensor, group: Group) -> State:
         s = (group["init_precision"] - group["prior_precision"]) / group["num_data"]
@@ -121,8 +122,8 @@ class Vadam(PosteriorOptimizer):
 def scalar(loss: Tensor) -> Tensor:
     """The loss, once it is known to be one number."""
     if loss.dim():
-        raise ValueError(
-            f"closure returned a tensor of shape {tuple(loss.shape)}, but Vadam needs the minibatch-mean "
-            "loss, a scalar: append .mean() or use reduction='mean'"
+        raise ArgumentError(
+            f"closure returned a tensor of shape {tuple(loss.shape)}; Vadam needs the mean loss of the minibatch, a "
+            "scalar: append .mean() or use reduction='mean'."
         )
     return loss

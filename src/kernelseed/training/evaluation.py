@@ -13,7 +13,7 @@ from torch import Tensor
 from kernelseed import metrics
 from kernelseed.core import Classification
 from kernelseed.data import Dataset, Split, load_test
-from kernelseed.metrics.calibration import TemperatureScaling
+from kernelseed.metrics import TemperatureScaling
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kernelseed import metrics
 from kernelseed.core import Classification, generator_for, predict
-from kernelseed.data import Batches, Dataset, Split, normalise, read_pictures
+from kernelseed.data import Batches, Dataset, Split, normalise, read_images
 from kernelseed.errors import ConfigError, DataError, StorageError
 from kernelseed.training.config import Config
 from kernelseed.training.run_folder import RunFolder
@@ -66,7 +66,7 @@ def classify(
     if risk is not None:
         found = {"risk": risk, "threshold": _threshold(folder, config, risk)}
     channels, *size = described["image"]
-    pixels = read_pictures([Path(path) for path in images], size=tuple(size), channels=channels)
+    pixels = read_images([Path(path) for path in images], size=tuple(size), channels=channels)
     x = normalise(pixels, described["mean"], described["std"])
     p = predict(folder.network(), x, config.samples, update_bn=_statistics(config, data_dir), seed=config.seed)
     columns = {
