@@ -15,12 +15,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelseed.reproduction import DATA, Plan, Table, read_results
-from kernelseed.reproduction import table as paper_table
-from kernelseed.reproduction.claims import claims_markdown
-from kernelseed.reproduction.plan import OWN_ROWS, ROWS
-from kernelseed.reproduction.render import markdown, markdown_lines, notes_markdown
-from kernelseed.reproduction.tables import METRICS, short
+from kernelseed.metrics import METRICS
+from kernelseed.reproduction import (
+    DATA,
+    OWN_ROWS,
+    PRINTED,
+    ROWS,
+    Plan,
+    Table,
+    claims_markdown,
+    lines_markdown,
+    notes_markdown,
+    paper_table,
+    read_results,
+    short_commit,
+    table_markdown,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md")
@@ -38,7 +48,7 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 def came_from(result: dict[str, Any], path: str, command: str) -> str:
     versions = result["versions"]
     return (
-        f"From [`{path}`]({path}), made by `{command}` at commit {short(result['commit'])} with torch "
+        f"From [`{path}`]({path}), made by `{command}` at commit {short_commit(result['commit'])} with torch "
         f"{versions['torch']} on an {result['processor']}, {result['threads']} threads."
     )
 
@@ -52,29 +62,19 @@ def methods(path: str, command: str) -> str:
         for way in ("ensemble", "mean")
         if way in result["metrics"]
     ]
-    best = {
-        key: (max if key == "accuracy" else min)(round(metrics[key], 4) for *_, metrics in lines) for key in METRICS
-    }
-    rows = [
-        [
-            label,
-            f"{parameters['trained'] / 1e6:.2f}M",
-            f"{parameters['relative']:.2f}",
-            *(
-                f"**{metrics[key]:.4f}**" if round(metrics[key], 4) == best[key] else f"{metrics[key]:.4f}"
-                for key in METRICS
-            ),
-        ]
-        for label, parameters, metrics in lines
-    ]
+    best = {key: metric.best(found[key] for *_, found in lines) for key, metric in PRINTED.items()}
+    rows = []
+    for label, parameters, found in lines:
+        shown = {key: metric.show(found[key]) for key, metric in PRINTED.items()}
+        cells = [f"**{text}**" if text == best[key] else text for key, text in shown.items()]
+        rows.append([label, f"{parameters['trained'] / 1e6:.2f}M", f"{parameters['relative']:.2f}", *cells])
     config = results[0]["config"]
     about = (
         f"{config['data']}, ResNet-18 of width {config['width']}, {config['epochs']} epochs, seed {config['seed']}. "
         "RS: parameters relative to the plain network."
     )
-    return "\n\n".join(
-        (table(["Model", "Params", "RS", *METRICS.values()], rows), about, came_from(results[0], path, command))
-    )
+    heading = ["Model", "Params", "RS", *(metric.heading for metric in PRINTED.values())]
+    return "\n\n".join((table(heading, rows), about, came_from(results[0], path, command)))
 
 
 def bench(part: str, unit: str, heading: str, against: str) -> Callable[[], str]:
@@ -119,12 +119,12 @@ def reproduction(preset: str, data: str) -> Callable[[], str]:
         command = reproducing(preset, data)
         if not (ROOT / folder).is_dir():
             return f"Not run yet: `{command}`."
-        return f"{markdown(reproduced(preset, data))} From [`{folder}`](../{folder}), made by `{command}`."
+        return f"{table_markdown(reproduced(preset, data))} From [`{folder}`](../{folder}), made by `{command}`."
 
     return build
 
 
-VARIANTS: dict[str, dict[str, Any]] = {"": {}, "blundell": {"kl": "blundell"}, "recalibrated": {"recalibrate": 4096}}
+VARIANTS: dict[str, dict[str, Any]] = {"": {}, "blundell": {"kl": "blundell"}, "update-bn": {"update_bn": 4096}}
 """Folders of result files beside the tables', `PRESET-VARIANT`, and what differs there."""
 
 
@@ -135,11 +135,11 @@ def reproducing(folder: str, data: str) -> str:
     plan = Plan(data, preset, **VARIANTS[variant])
     words = ["kernelseed reproduce", data, "--preset", preset]
     for option, value in VARIANTS[variant].items():
-        words += [f"--{option}", str(value)]
+        words += [f"--{option.replace('_', '-')}", str(value)]
     if results and {run.network for run in plan.runs()} != set(results):
         words += ["--rows", ",".join(results)]
-    for samples in {found["config"]["options"]["samples"] for found in results.get("vogn", ())}:
-        words += ["--vogn-samples", str(samples)]
+    for draws in {found["config"]["options"]["train_samples"] for found in results.get("vogn", ())}:
+        words += ["--vogn-samples", str(draws)]
     if (seeds := max(map(len, results.values()), default=1)) > 1:
         words += ["--seeds", str(seeds)]
     return " ".join([*words, "--results results"])
@@ -147,7 +147,7 @@ def reproducing(folder: str, data: str) -> str:
 
 def with_blundells_weight() -> str:
     lines = [line for line in reproduced("paper-blundell", "fashion-mnist").lines if line.cells["nll"].ours is not None]
-    return markdown_lines(lines)
+    return lines_markdown(lines)
 
 
 def beside(folders: tuple[str, str], names: tuple[str, str]) -> Callable[[], str]:
@@ -155,14 +155,14 @@ def beside(folders: tuple[str, str], names: tuple[str, str]) -> Callable[[], str
     keys = ("accuracy", "nll", "ece")
 
     def build() -> str:
-        heading = ["Row", *(f"{METRICS[key]}, {name}" for key in keys for name in names)]
+        heading = ["Row", *(f"{METRICS[key].heading}, {name}" for key in keys for name in names)]
         rows = []
         for data in DATA:
             shown = [reproduced(folder, data) for folder in folders]
             for aside, block in (("", "lines"), (", own defaults", "own_lines")):
                 for pair in zip(*(getattr(each, block) for each in shown), strict=True):
                     if all(line.cells["nll"].ours is not None for line in pair):
-                        numbers = [f"{line.cells[key].ours:.4f}" for key in keys for line in pair]
+                        numbers = [METRICS[key].show(line.cells[key].ours) for key in keys for line in pair]
                         rows.append([f"{shown[0].title}, {pair[0].row.name}{aside}", *numbers])
         return table(heading, rows)
 
@@ -178,7 +178,7 @@ def in_short() -> str:
     found = read_results(ROOT / "results/paper/fashion-mnist")
     shown = paper_table("fashion-mnist", {network: found[network] for network in found if network in wanted})
     lines = [line for line in shown.lines if line.row.name in SHORT]
-    parts = (markdown_lines(lines), "With this library's own defaults:", markdown_lines(shown.own_lines))
+    parts = (lines_markdown(lines), "With this library's own defaults:", lines_markdown(shown.own_lines))
     return "\n\n".join((*parts, shown.remarks[0]))
 
 
@@ -192,7 +192,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_cifar100": reproduction("small", "cifar100"),
     "reproduction_blundell": with_blundells_weight,
     "reproduction_twice": beside(("earlier/paper", "paper"), ("first", "again")),
-    "reproduction_recalibrated": beside(("paper", "paper-recalibrated"), ("running", "re-estimated")),
+    "reproduction_update_bn": beside(("paper", "paper-update-bn"), ("running", "re-estimated")),
     "reproduction_claims": lambda: claims_markdown(
         [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
     ),

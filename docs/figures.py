@@ -1,4 +1,4 @@
-"""The docs' pictures: from committed results, and from the regression example, which is trained in seconds."""
+"""The docs' figures: from committed results, and from the regression example, which is trained in seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import kernelseed as ks
-from kernelseed.reproduction import DATA, panels, read_results
+from kernelseed.reproduction import DATA, draw_figure, read_results, write_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 INK, SOFT, SEED, WARM = "#1f2933", "#9aa5b1", "#2a7f62", "#d97706"
@@ -47,7 +47,7 @@ def write_all(root: Path) -> None:
 def reproduction(root: Path) -> None:
     """Figure 3: the paper's setting where it was run."""
     results = {data: read_results(root / "results" / "paper" / data) for data in DATA}
-    panels.write(panels.draw(results), root / "docs" / "figures" / "reproduction")
+    write_figure(draw_figure(results), root / "docs" / "figures" / "reproduction")
 
 
 def hero(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -51,17 +50,3 @@ def kl_at(values, means, stds, prior):
     for w, mean, std in zip(values, means, stds, strict=True):
         total += log_normal(w, mean, std) - log_scale_mixture(w, prior.pi, prior.sigma1, prior.sigma2)
     return total
-
-
-def kl_by_quadrature(means, stds, prior, points=4001, reach=9.0):
-    """sum over weights of the integral of q (log q - log P): the trapezoid rule, exponentially exact here."""
-    z = np.linspace(-reach, reach, points)
-    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-    total = 0.0
-    for mean, std in zip(means, stds, strict=True):
-        w = mean + std * z
-        log_q = -0.5 * z**2 - math.log(std) - 0.5 * math.log(2 * math.pi)
-        wide = math.log(prior.pi) - 0.5 * (w / prior.sigma1) ** 2 - math.log(prior.sigma1 * math.sqrt(2 * math.pi))
-        narrow = math.log1p(-prior.pi) - 0.5 * (w / prior.sigma2) ** 2 - math.log(prior.sigma2 * math.sqrt(2 * math.pi))
-        total += np.trapezoid(density * (log_q - np.logaddexp(wide, narrow)), z)
-    return float(total)

@@ -11,8 +11,9 @@ from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize_scalar
 
 from kernelseed import metrics
-from kernelseed.metrics import calibration
-from kernelseed.metrics.calibration import HIGHEST, LOWEST, TemperatureScaling
+from kernelseed.errors import ArgumentError, ArgumentTypeError
+from kernelseed.metrics import TemperatureScaling, calibration
+from kernelseed.metrics.calibration import HIGHEST, LOWEST
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
@@ -40,19 +41,19 @@ def predictions(draw):
 # --- the temperature
 
 
-@pytest.mark.parametrize("p", [0.6, 0.9, 0.99, 0.999])
-@pytest.mark.parametrize("right", [6, 8, 9])
-def test_a_constant_predictor_has_a_closed_form(p, right):
+@pytest.mark.parametrize("p", [0.6, 0.9, 0.999])
+def test_a_constant_predictor_has_a_closed_form(p):
     """Right r times in ten with confidence p: T = logit(p) / logit(r/10), after which it says r/10."""
     probs = torch.tensor([[p, 1 - p]], dtype=torch.float64).expand(10, 2)
-    labels = torch.tensor([0] * right + [1] * (10 - right))
-    scaling = TemperatureScaling.fit(probs, labels)
     logit = lambda q: math.log(q / (1 - q))  # noqa: E731
-    assert scaling.temperature == pytest.approx(logit(p) / logit(right / 10), rel=1e-9)
-    assert scaling.apply(probs)[0, 0].item() == pytest.approx(right / 10, rel=1e-9)
+    for right in (6, 8, 9):
+        labels = torch.tensor([0] * right + [1] * (10 - right))
+        scaling = TemperatureScaling.fit(probs, labels)
+        assert scaling.temperature == pytest.approx(logit(p) / logit(right / 10), rel=1e-9)
+        assert scaling.apply(probs)[0, 0].item() == pytest.approx(right / 10, rel=1e-9)
 
 
-@pytest.mark.parametrize("temperature", [0.25, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 10.0])
 def test_a_known_temperature_is_recovered(temperature):
     """The labels come from softmax(z); the predictor says softmax(T z). Sampling error is 1 % here."""
     logits, labels = random_logits(n=20_000)
@@ -60,12 +61,12 @@ def test_a_known_temperature_is_recovered(temperature):
     assert fitted.temperature == pytest.approx(temperature, rel=0.04)
 
 
-@pytest.mark.parametrize("factor", [0.1, 0.5, 2.0, 20.0])
-def test_scaling_the_logits_scales_the_temperature(factor):
+def test_scaling_the_logits_scales_the_temperature():
     logits, labels = random_logits()
     plain = TemperatureScaling.fit(logits, labels, logits=True).temperature
-    scaled = TemperatureScaling.fit(factor * logits, labels, logits=True).temperature
-    assert scaled == pytest.approx(factor * plain, rel=1e-9)
+    for factor in (0.1, 20.0):
+        scaled = TemperatureScaling.fit(factor * logits, labels, logits=True).temperature
+        assert scaled == pytest.approx(factor * plain, rel=1e-9)
 
 
 @pytest.mark.parametrize("scale", [0.3, 2.0, 8.0])
@@ -103,11 +104,6 @@ def test_newton_needs_few_passes_over_the_data(monkeypatch):
     assert 3 < len(passes) <= 15
 
 
-def test_fitting_twice_gives_the_same_number():
-    logits, labels = random_logits()
-    assert TemperatureScaling.fit(logits.softmax(1), labels) == TemperatureScaling.fit(logits.softmax(1), labels)
-
-
 def test_probabilities_and_logits_agree():
     logits, labels = random_logits()
     from_logits = TemperatureScaling.fit(logits, labels, logits=True)
@@ -138,17 +134,17 @@ def test_the_nll_on_the_fitting_set_never_rises(data):
     assert metrics.nll(scaled, labels) <= metrics.nll(probs, labels) * (1 + 1e-9) + 1e-9
 
 
-@pytest.mark.parametrize("temperature", [0.01, 0.3, 1.0, 2.5, 100.0])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_top_class_stays_on_top(dtype, temperature):
+def test_the_top_class_stays_on_top(dtype):
     """Rounding to a coarse dtype may make a second class tie with it, but nothing overtakes it."""
     probs = random_logits(n=200, k=10)[0].softmax(1).to(dtype)
-    scaled = TemperatureScaling(temperature).apply(probs)
-    assert scaled.dtype == dtype
     top = probs.argmax(1, keepdim=True)
-    assert (scaled.gather(1, top) == scaled.amax(1, keepdim=True)).all()
-    if dtype in (torch.float32, torch.float64):
-        assert (scaled.argmax(1, keepdim=True) == top).all()
+    for temperature in (0.01, 0.3, 2.5, 100.0):
+        scaled = TemperatureScaling(temperature).apply(probs)
+        assert scaled.dtype == dtype
+        assert (scaled.gather(1, top) == scaled.amax(1, keepdim=True)).all()
+        if dtype in (torch.float32, torch.float64):
+            assert (scaled.argmax(1, keepdim=True) == top).all()
 
 
 def test_apply_is_a_power_normalised():
@@ -169,14 +165,12 @@ def test_apply_leaves_its_input_and_the_graph_alone():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [0.6, 0.99, 1.0])
-def test_separable_examples_stop_at_the_lowest_temperature(p, dtype):
-    probs = torch.tensor([[p, 1 - p], [1 - p, p]], dtype=dtype)
-    scaling = TemperatureScaling.fit(probs, torch.tensor([0, 1]))
-    assert scaling.temperature == LOWEST
-    scaled = scaling.apply(probs)
-    assert scaled.isfinite().all()
-    torch.testing.assert_close(scaled, torch.eye(2, dtype=dtype))
+def test_separable_examples_stop_at_the_lowest_temperature(dtype):
+    for p in (0.6, 0.99, 1.0):
+        probs = torch.tensor([[p, 1 - p], [1 - p, p]], dtype=dtype)
+        scaling = TemperatureScaling.fit(probs, torch.tensor([0, 1]))
+        assert scaling.temperature == LOWEST
+        torch.testing.assert_close(scaling.apply(probs), torch.eye(2, dtype=dtype))
 
 
 def test_contradicted_examples_stop_at_the_highest_temperature():
@@ -186,7 +180,7 @@ def test_contradicted_examples_stop_at_the_highest_temperature():
     assert scaling.apply(probs).isfinite().all()
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 7])
+@pytest.mark.parametrize("k", [1, 2, 7])
 def test_where_every_temperature_is_as_good_it_is_one(k):
     probs = torch.full((5, k), 1 / k)
     scaling = TemperatureScaling.fit(probs, torch.tensor([0, 0, 0, 0, k - 1]))
@@ -212,36 +206,31 @@ def test_it_is_a_frozen_value():
 # --- bad input
 
 
-@pytest.mark.parametrize("temperature", [0, -1.0, math.inf, math.nan])
-def test_bad_temperature_values(temperature):
-    with pytest.raises(ValueError, match=rf"temperature is {temperature}; it must be positive and finite"):
-        TemperatureScaling(temperature)
-
-
-@pytest.mark.parametrize(
-    ("temperature", "kind"), [("2", "str"), (True, "bool"), (torch.tensor(2.0), "torch.float32 tensor")]
-)
-def test_bad_temperature_types(temperature, kind):
-    with pytest.raises(TypeError, match=rf"temperature is a {kind}; .*float\(temperature\)"):
-        TemperatureScaling(temperature)
+def test_bad_temperatures():
+    for temperature in (0, -1.0, math.inf, math.nan):
+        with pytest.raises(ArgumentError, match=rf"temperature is {temperature}; it must be positive and finite"):
+            TemperatureScaling(temperature)
+    for temperature, kind in (("2", "str"), (True, "bool"), (torch.tensor(2.0), "torch.float32 tensor")):
+        with pytest.raises(ArgumentTypeError, match=rf"temperature is a {kind}; .*float\(temperature\)"):
+            TemperatureScaling(temperature)
 
 
 def test_logits_passed_as_probabilities_are_noticed():
     logits = torch.tensor([[2.0, 1.2]])
-    with pytest.raises(ValueError, match=r"sums to 3.2 in row 0; .*did you pass logits"):
+    with pytest.raises(ArgumentError, match=r"sums to 3.2 in row 0; .*if they are logits, use"):
         TemperatureScaling.fit(logits, torch.tensor([0]))
-    with pytest.raises(ValueError, match=r"sums to 3.2 in row 0; .*did you pass logits"):
+    with pytest.raises(ArgumentError, match=r"sums to 3.2 in row 0; .*if they are logits, use"):
         TemperatureScaling(2.0).apply(logits)
 
 
 @pytest.mark.parametrize(
     ("logits", "error", "message"),
     [
-        ([[1.0, 2.0]], TypeError, r"probs is a list; it must be a floating-point tensor"),
-        (torch.tensor([[1, 2]]), TypeError, r"probs is a torch.int64 tensor"),
-        (torch.tensor([1.0, 2.0]), ValueError, r"probs has shape \(2,\); logits must be .*logits\[None\]"),
-        (torch.zeros(0, 2), ValueError, r"probs has shape \(0, 2\); .*not empty"),
-        (torch.tensor([[0.0, -math.inf]]), ValueError, r"probs holds inf or nan; .*mask a class with -1e4"),
+        ([[1.0, 2.0]], ArgumentTypeError, r"probs is a list; it must be a floating-point tensor"),
+        (torch.tensor([[1, 2]]), ArgumentTypeError, r"probs is a torch.int64 tensor"),
+        (torch.tensor([1.0, 2.0]), ArgumentError, r"probs has shape \(2,\); logits must be .*logits\[None\]"),
+        (torch.zeros(0, 2), ArgumentError, r"probs has shape \(0, 2\); .*not empty"),
+        (torch.tensor([[0.0, -math.inf]]), ArgumentError, r"probs holds inf or nan; .*mask a class with -1e4"),
     ],
 )
 def test_bad_logits(logits, error, message):
@@ -254,9 +243,9 @@ def test_bad_logits(logits, error, message):
 @pytest.mark.parametrize("logits", [False, True])
 def test_bad_labels(logits):
     probs = torch.tensor([[0.5, 0.5]])
-    with pytest.raises(ValueError, match=r"labels is 2 in row 0; with 2 classes"):
+    with pytest.raises(ArgumentError, match=r"labels is 2 in row 0; with 2 classes"):
         TemperatureScaling.fit(probs, torch.tensor([2]), logits=logits)
-    with pytest.raises(TypeError, match=r"labels is a torch.float32 tensor"):
+    with pytest.raises(ArgumentTypeError, match=r"labels is a torch.float32 tensor"):
         TemperatureScaling.fit(probs, torch.tensor([0.0]), logits=logits)
 
 

@@ -1,7 +1,9 @@
 """The ELBO, its schedules and its likelihoods."""
 
+import dataclasses
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -12,46 +14,60 @@ from torch import nn
 import kernelseed as ks
 from kernelseed.core.schedules import Moment
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its imports are not ours
+    import transformers
+
 X, Y = torch.randn(12, 3, generator=generator()), torch.arange(12) % 4
+Categorical, Gaussian = ks.likelihoods.Categorical, ks.likelihoods.Gaussian
 
 
 def at(step=0, num_data=100, num_weights=1000):
     return Moment(step, num_data, num_weights)
 
 
+def same(one, two):
+    """Terms with the same numbers."""
+    for field in dataclasses.fields(one):
+        torch.testing.assert_close(getattr(one, field.name), getattr(two, field.name))
+
+
 # --- the evidence lower bound ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prior", [ks.ScaleMixture(), ks.ScaleMixture.blundell(), ks.priors.Gaussian(0.3)])
-@pytest.mark.parametrize("temperature", [0.0, 0.1, 1.0])
-def test_the_loss_is_nll_plus_weighted_kl_over_n(prior, temperature):
+@pytest.mark.parametrize(("prior", "kl_weight"), [(ks.ScaleMixture(), 0.1), (ks.priors.Gaussian(0.3), 1)], ids=str)
+def test_the_loss_is_nll_plus_weighted_kl_over_n_in_value_and_gradient(prior, kl_weight):
     net = ks.germinate(mlp(3, 5, 4))
-    draw = net.draw()
-    terms = ks.ELBO(60, prior, ks.schedules.constant(temperature))(draw, X, Y)
-    torch.testing.assert_close(terms.nll, F.cross_entropy(draw(X), Y).detach())
-    torch.testing.assert_close(terms.kl, draw.kl(prior).detach())
-    assert terms.kl_weight == temperature
-    torch.testing.assert_close(terms.loss.detach(), terms.nll + temperature * terms.kl / 60)
-    assert terms.loss.requires_grad
+    draw = net.draw(generator())
+    nll, kl = F.cross_entropy(draw(X), Y), draw.kl(prior)
+    expected = nll + kl_weight * kl / 60
+    terms = ks.ELBO(60, prior, kl_weight)(net.draw(generator()), X, Y)
+    same(terms, ks.Terms(expected, nll.detach(), kl.detach(), float(kl_weight)))
     assert not terms.nll.requires_grad
     assert not terms.kl.requires_grad
+    found, wanted = (torch.autograd.grad(loss, tuple(net.parameters())) for loss in (terms.loss, expected))
+    torch.testing.assert_close(found, wanted)
 
 
-def test_defaults_are_the_papers_prior_the_exact_bound_and_classes():
-    net = ks.germinate(mlp(3, 5, 4))
-    draw = net.draw()
-    terms = ks.ELBO(num_data=60)(draw, X, Y)
-    expected = F.cross_entropy(draw(X), Y) + draw.kl(ks.ScaleMixture()) / 60
-    torch.testing.assert_close(terms.loss, expected)
+@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+def test_a_number_is_a_constant_kl_weight(kl_weight):
+    loss = ks.ELBO(100, kl_weight=kl_weight)
+    draw = ks.germinate(mlp(3, 5, 4)).draw()
+    terms = loss(draw, X, Y)
+    assert [terms.kl_weight, loss(draw, X, Y, step=7).kl_weight] == [kl_weight, kl_weight]
+    torch.testing.assert_close(terms.loss.detach(), terms.nll + kl_weight * terms.kl / 100)
 
 
-def test_gradients_of_the_loss_are_those_of_its_formula():
-    net = ks.germinate(mlp(3, 5, 4))
-    found = torch.autograd.grad(ks.ELBO(60)(net.draw(generator()), X, Y).loss, tuple(net.parameters()))
-    draw = net.draw(generator())
-    loss = F.cross_entropy(draw(X), Y) + draw.kl(ks.ScaleMixture()) / 60
-    for a, b in zip(found, torch.autograd.grad(loss, tuple(net.parameters())), strict=True):
-        torch.testing.assert_close(a, b)
+def test_defaults_are_the_same_in_python_methods_and_command():
+    draw = ks.germinate(mlp(3, 5, 4)).draw()  # of 35 weights
+    terms = ks.ELBO(num_data=7)(draw, X, Y)
+    same(terms, ks.ELBO(7, ks.ScaleMixture(), ks.schedules.automatic(), Categorical())(draw, X, Y))
+    assert terms.kl_weight == 7 / 35
+    for name in ("ksn", "bnn"):
+        method = ks.methods.make(name)
+        assert method.prior_value() == ks.ScaleMixture()
+        assert method.schedule()(Moment(0, 7, 35)) == 7 / 35
+    assert ks.predict.__wrapped__.__defaults__ == (ks.training.Config().samples,) == (10,)
 
 
 def test_the_bound_is_tight_at_the_exact_posterior_and_nowhere_else():
@@ -63,11 +79,11 @@ def test_the_bound_is_tight_at_the_exact_posterior_and_nowhere_else():
     covariance = x @ x.T + s**2 * torch.eye(3, dtype=torch.float64)
     evidence = torch.distributions.MultivariateNormal(torch.zeros(3).double(), covariance).log_prob(y[:, 0]).item()
     net = ks.bayesianize(nn.Linear(1, 1, bias=False).double())
-    loss = ks.ELBO(3, ks.priors.Gaussian(1.0), likelihood=ks.likelihoods.Gaussian(noise=s))
+    loss = ks.ELBO(3, ks.priors.Gaussian(1.0), likelihood=Gaussian(noise=s))
 
     def expected_loss(mean, std):
         with torch.no_grad():
-            net.weights["weight"].mean.fill_(mean)
+            net.weights["weight"].mu.fill_(mean)
             net.weights["weight"].rho.fill_(math.log(math.expm1(std)))
             # The likelihood is quadratic in w, so two points at one deviation integrate it exactly.
             nll = 0.0
@@ -82,68 +98,76 @@ def test_the_bound_is_tight_at_the_exact_posterior_and_nowhere_else():
 
 
 def test_a_fixed_nets_loss_is_its_nll():
-    net = ks.germinate(mlp(3, 5, 4), fixed=True)
-    terms = ks.ELBO(60)(net.draw(), X, Y)
+    terms = ks.ELBO(60)(ks.germinate(mlp(3, 5, 4), fixed=True).draw(), X, Y)
     assert terms.kl.item() == 0
     torch.testing.assert_close(terms.loss.detach(), terms.nll)
 
 
-def test_a_batch_may_be_a_tuple_or_a_mapping():
-    net = ks.germinate(nn.Bilinear(3, 3, 4)).eval()
-    draw = net.mean()
-    expected = ks.ELBO(60)(draw, (X, X), Y).loss
-    torch.testing.assert_close(ks.ELBO(60)(draw, [X, X], Y).loss, expected)
-    torch.testing.assert_close(ks.ELBO(60)(draw, {"input1": X, "input2": X}, Y).loss, expected)
-
-
-def test_an_empty_batch_has_a_finite_loss_and_finite_gradients():
-    net = ks.germinate(mlp(3, 5, 4))
-    terms = ks.ELBO(60)(net.draw(), X[:0], Y[:0])
-    assert terms.nll.item() == 0
-    terms.loss.backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())
-    regression = ks.ELBO(60, likelihood=ks.likelihoods.Gaussian())
-    assert regression(net.draw(), X[:0], torch.empty(0, 4)).loss.isfinite()
-
-
-def test_one_class_costs_nothing():
-    net = ks.germinate(mlp(3, 5, 1))
-    terms = ks.ELBO(60)(net.draw(), X, torch.zeros(12, dtype=torch.long))
-    assert terms.nll.item() == 0
-    assert terms.loss.isfinite()
-
-
 def test_the_loss_of_a_batch_estimates_that_of_the_data():
     # Batches of equal size average to the whole; the KL is divided by N in one place.
-    draw = ks.germinate(mlp(3, 5, 4)).draw()
-    loss = ks.ELBO(12)
-    whole = loss(draw, X, Y).loss
-    parts = torch.stack([loss(draw, X[i : i + 3], Y[i : i + 3]).loss for i in range(0, 12, 3)])
-    torch.testing.assert_close(parts.mean(), whole)
+    draw, loss = ks.germinate(mlp(3, 5, 4)).draw(), ks.ELBO(12)
+    parts = torch.stack([loss(draw, x, y).loss for x, y in zip(X.split(3), Y.split(3), strict=True)])
+    torch.testing.assert_close(parts.mean(), loss(draw, X, Y).loss)
+
+
+@pytest.mark.parametrize("x", [(X, X), [X, X], {"input1": X, "input2": X}], ids=["tuple", "list", "mapping"])
+def test_the_loss_may_be_given_inputs_outputs_or_an_nll(x):
+    draw, loss = ks.germinate(nn.Bilinear(3, 3, 4)).draw(), ks.ELBO(60, kl_weight=ks.schedules.warmup(10))
+    terms, output = loss(draw, x, Y, step=5), draw(X, X)
+    same(terms, loss.of(output, Y, draw, step=5))
+    same(terms, loss.with_nll(F.cross_entropy(output, Y), draw, step=5))
+    assert terms.kl_weight == 0.5
+
+
+def test_the_loss_of_a_transformer_is_its_own():
+    config = transformers.BertConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3
+    )
+    draw = ks.germinate(transformers.BertForSequenceClassification(config).eval(), 0.5, min_rank=2).draw()
+    tokens, labels = torch.randint(9, (4, 5)), torch.tensor([0, 1, 2, 0])
+    loss = ks.ELBO(40, likelihood=Categorical(read=lambda output: output.logits))
+    same(loss.with_nll(draw(tokens, labels=labels).loss, draw), loss(draw, {"input_ids": tokens}, labels))
+
+
+def test_the_losses_of_several_heads_are_added_and_the_kl_counts_once():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.kind, self.size = nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(5, 1)
+
+        def forward(self, x):
+            h = torch.relu(self.body(x))
+            return self.kind(h), self.size(h)
+
+    draw, size = ks.germinate(Heads()).draw(), torch.randn(12, 1)
+    kind_output, size_output = draw(X)
+    kind_nll, size_nll = Categorical().nll(kind_output, Y), Gaussian(0.3).nll(size_output, size)
+    terms = ks.ELBO(60, kl_weight=0.5).with_nll(kind_nll + size_nll, draw)
+    expected = F.cross_entropy(kind_output, Y) - torch.distributions.Normal(size_output, 0.3).log_prob(size).mean()
+    torch.testing.assert_close(terms.nll, expected.detach())
+    torch.testing.assert_close(terms.loss, expected + 0.5 * draw.kl(ks.ScaleMixture()) / 60)
 
 
 def test_half_precision_logits_have_a_single_precision_loss():
-    net = ks.germinate(mlp(3, 5, 4).bfloat16())
-    terms = ks.ELBO(60)(net.draw(), X.bfloat16(), Y)
+    terms = ks.ELBO(60)(ks.germinate(mlp(3, 5, 4).bfloat16()).draw(), X.bfloat16(), Y)
     assert {terms.loss.dtype, terms.nll.dtype, terms.kl.dtype} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        ks.schedules.uniform(),
-        ks.schedules.constant(0.3),
-        ks.schedules.automatic(),
-        ks.schedules.blundell(7),
-        ks.schedules.warmup(10, ks.schedules.blundell(3)),
-    ],
-)
-def test_an_objective_can_be_pickled(schedule):
-    loss = ks.ELBO(60, ks.ScaleMixture.blundell(), schedule, ks.likelihoods.Gaussian())
-    twin = pickle.loads(pickle.dumps(loss))
-    draw = ks.germinate(mlp(3, 5, 4)).draw()
-    y = torch.randn(12, 4)
-    assert torch.equal(loss(draw, X, y, step=3).loss, twin(draw, X, y, step=3).loss)
+def test_a_step_off_the_cpu_waits_for_nothing():
+    # A meta tensor has no values: whoever asked for one, as checks of values must, would get an error.
+    net = ks.germinate(mlp(3, 5, 4)).to("meta")
+    loss = ks.ELBO(60, likelihood=Categorical(weight=torch.ones(4))).to("meta")
+    terms = loss(net.draw(), X.to("meta"), Y.to("meta"))
+    terms.loss.backward()
+    assert terms.loss.is_meta
+    assert Gaussian().to("meta").nll(X.to("meta"), X.to("meta")).is_meta
+
+
+def test_an_objective_can_be_pickled():
+    schedule = ks.schedules.warmup(10, ks.schedules.blundell(3))
+    loss = ks.ELBO(60, ks.ScaleMixture.blundell(), schedule, Gaussian())
+    draw, y = ks.germinate(mlp(3, 5, 4)).draw(), torch.randn(12, 4)
+    same(pickle.loads(pickle.dumps(loss))(draw, X, y, step=4), loss(draw, X, y, step=4))
 
 
 # --- schedules -------------------------------------------------------------------------------------------------
@@ -153,7 +177,7 @@ def test_uniform_is_one_over_m_of_each_batch():
     assert [ks.schedules.uniform()(at(step)) for step in (None, 0, 7)] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 10, 60])
+@pytest.mark.parametrize("m", [1, 60])
 def test_blundell_is_its_formula(m):
     schedule = ks.schedules.blundell(m)
     for i in range(1, m + 1):
@@ -161,64 +185,83 @@ def test_blundell_is_its_formula(m):
         assert schedule(at(i - 1)) / m == pytest.approx(exact, rel=1e-12)
 
 
-@pytest.mark.parametrize("m", [1, 2, 5, 100, 1_000, 10_000])
-def test_blundell_sums_to_one_over_an_epoch_of_any_length(m):
-    schedule = ks.schedules.blundell(m)
-    weights = [schedule(at(step)) / m for step in range(m)]
-    assert sum(weights) == pytest.approx(1, rel=1e-12)
-    assert all(math.isfinite(w) and 0 <= w <= 1 for w in weights)
-    assert schedule(at(m)) == schedule(at(0))  # and again in the next epoch
-    assert schedule(at(5 * m + m - 1)) == schedule(at(m - 1))
+def test_blundell_sums_to_one_over_a_long_epoch_and_starts_again_in_the_next():
+    schedule = ks.schedules.blundell(3000)
+    assert sum(schedule(at(step)) / 3000 for step in range(3000)) == pytest.approx(1, rel=1e-12)
+    assert [schedule(at(3000)), schedule(at(17_999))] == [schedule(at(0)), schedule(at(2999))]
 
 
-def test_constant():
-    assert ks.schedules.constant(0.125)(at(None)) == 0.125
-    assert ks.schedules.constant(0)(at(3)) == 0
+def test_blundell_may_learn_the_length_of_an_epoch_from_the_moment():
+    assert ks.schedules.blundell()(Moment(1, 100, num_batches=3)) == ks.schedules.blundell(3)(at(1))
 
 
-@pytest.mark.parametrize(
-    ("num_data", "num_weights", "expected"), [(60, 120, 0.5), (60, 60, 1.0), (60, 6, 1.0), (60, 0, 1.0)]
-)
-def test_automatic(num_data, num_weights, expected):
-    assert ks.schedules.automatic()(at(None, num_data, num_weights)) == expected
+def test_automatic_is_data_over_weights_and_at_most_one():
+    assert [ks.schedules.automatic()(at(None, 60, n)) for n in (120, 60, 6, 0)] == [0.5, 1.0, 1.0, 1.0]
 
 
-def test_automatic_counts_the_weights_of_the_draw():
+def test_automatic_counts_the_bayesian_weights_of_the_draw():
     net = ks.germinate(mlp(3, 5, 4), where=lambda name, p: name == "0.weight")
-    assert ks.ELBO(3, kl_weight=ks.schedules.automatic())(net.draw(), X, Y).kl_weight == 3 / 15
+    assert ks.ELBO(3)(net.draw(), X, Y).kl_weight == 3 / 15
 
 
 def test_warmup_is_linear_and_then_out_of_the_way():
     schedule = ks.schedules.warmup(4)
     assert [schedule(at(step)) for step in range(7)] == [0, 0.25, 0.5, 0.75, 1, 1, 1]
-    then = ks.schedules.warmup(4, ks.schedules.constant(0.1))
-    assert [then(at(step)) for step in (0, 2, 4, 9)] == pytest.approx([0, 0.05, 0.1, 0.1])
-
-
-def test_the_step_reaches_the_schedule():
-    draw = ks.germinate(mlp(3, 5, 4)).draw()
-    loss = ks.ELBO(60, kl_weight=ks.schedules.warmup(10))
-    assert loss(draw, X, Y, step=5).kl_weight == 0.5
-    assert loss(draw, X, Y, step=5).kl_weight == 0.5  # no state
+    for then in (ks.schedules.constant(0.1), 0.1, 0):
+        schedule, top = ks.schedules.warmup(4, then), 0.1 if then else 0
+        assert [schedule(at(step)) for step in (0, 2, 4, 9)] == pytest.approx([0, top / 2, top, top])
 
 
 # --- likelihoods -----------------------------------------------------------------------------------------------
 
 
-def test_categorical_with_more_axes():
-    logits, labels = torch.randn(2, 3, 4, 5), torch.randint(3, (2, 4, 5))
-    torch.testing.assert_close(ks.likelihoods.Categorical()(logits, labels), F.cross_entropy(logits, labels))
+WEIGHT = torch.tensor([0.5, 2.0, 1.0])
 
 
-def test_read_finds_the_tensor():
-    likelihood = ks.likelihoods.Categorical(read=lambda output: output["logits"])
-    logits = torch.randn(12, 4)
-    torch.testing.assert_close(likelihood.nll({"logits": logits}, Y), F.cross_entropy(logits, Y))
+@pytest.mark.parametrize(
+    ("axes", "ignore_index", "weight"), [((), -100, None), ((), 1, WEIGHT), ((4, 5), -100, WEIGHT), ((4, 5), 1, None)]
+)
+def test_classes_cost_what_torchs_cross_entropy_says(axes, ignore_index, weight):
+    logits, labels = torch.randn(9, 3, *axes), torch.randint(3, (9, *axes))
+    labels[2:4] = ignore_index
+    expected = F.cross_entropy(logits, labels, weight, ignore_index=ignore_index)
+    torch.testing.assert_close(Categorical(weight=weight, ignore_index=ignore_index)(logits, labels), expected)
 
 
-@pytest.mark.parametrize("noise", [0.1, 1, "learned", "output"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_labels_may_be_small_integers(dtype):
+    logits, labels = torch.randn(3, 200), torch.tensor([156, 156, 3])  # 156 is -100 in eight bits
+    torch.testing.assert_close(Categorical().nll(logits, labels.to(dtype)), F.cross_entropy(logits, labels))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_class_weights_have_any_precision(dtype):
+    logits, weight = torch.randn(12, 4, dtype=dtype), torch.tensor([1.0, 2.0, 0.5, 0.0])
+    expected = F.cross_entropy(logits.double(), Y, weight.double()).item()
+    for likelihood in (Categorical(weight=weight), Categorical(weight=weight).to(dtype)):
+        assert likelihood.nll(logits, Y).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_nothing_that_counts_costs_nothing():
+    net = ks.germinate(mlp(3, 5, 4))
+    for likelihood in (Categorical(), Categorical(weight=torch.ones(4))):
+        for x, y in ((X[:0], Y[:0]), (X, torch.full_like(Y, -100))):
+            terms = ks.ELBO(60, likelihood=likelihood)(net.draw(), x, y)
+            assert terms.nll.item() == 0
+            assert all(g.isfinite().all() for g in torch.autograd.grad(terms.loss, tuple(net.weights.parameters())))
+    assert Gaussian().nll(X[:0], X[:0]).item() == 0
+
+
+def test_each_example_can_have_a_loss_of_its_own_under_vmap():
+    logits, losses = torch.randn(12, 4), []
+    for likelihood in (Categorical(), Categorical(weight=torch.ones(4))):
+        losses.append(torch.func.vmap(likelihood.nll)(logits[:, None], Y[:, None]))
+    torch.testing.assert_close(losses, 2 * [F.cross_entropy(logits, Y, reduction="none")])
+
+
+@pytest.mark.parametrize("noise", [0.1, "learned", "output"])
 def test_gaussian_noise_in_all_three_forms(noise):
-    likelihood = ks.likelihoods.Gaussian(noise=noise)
+    likelihood = Gaussian(noise=noise)
     output, target = torch.randn(6, 4), torch.randn(6, 2 if noise == "output" else 4)
     mean, std = output, torch.tensor(1.0 if noise == "learned" else noise) if noise != "output" else None
     if noise == "output":
@@ -228,41 +271,14 @@ def test_gaussian_noise_in_all_three_forms(noise):
     assert len(list(likelihood.parameters())) == (noise == "learned")
 
 
-def test_learned_noise_starts_at_one_and_is_given_to_the_optimizer():
-    loss = ks.ELBO(60, likelihood=ks.likelihoods.Gaussian())
-    (rho,) = loss.parameters()
-    assert F.softplus(rho).item() == pytest.approx(1)
-    assert list(loss.state_dict()) == ["likelihood.rho"]
-
-
 @pytest.mark.parametrize("true", [0.05, 2.0])
-def test_learned_noise_recovers_the_true_noise(true):
-    x = torch.linspace(-1, 1, 2000)[:, None]
-    y = 3 * x + true * torch.randn(2000, 1)
-    net = ks.bayesianize(nn.Linear(1, 1))
-    loss = ks.ELBO(2000, likelihood=ks.likelihoods.Gaussian())
-    optimizer = torch.optim.Adam([*net.parameters(), *loss.parameters()], lr=0.05)
-    for _ in range(250):
-        optimizer.zero_grad()
-        loss(net.draw(), x, y).loss.backward()
-        optimizer.step()
-    # The deviation of 2000 numbers is known to 1.6 %.
-    assert F.softplus(loss.likelihood.rho).item() == pytest.approx(true, rel=0.07)
-    p = ks.predict(net, x, likelihood=loss.likelihood)
-    assert p.aleatoric.sqrt().mean().item() == pytest.approx(true, rel=0.07)
-
-
-def test_predicted_noise_recovers_noise_that_depends_on_the_input():
-    x = torch.rand(2000, 1)
-    y = torch.where(x < 0.5, 0.1, 1.0) * torch.randn(2000, 1)
-    net = ks.bayesianize(mlp(1, 16, 2))
-    loss = ks.ELBO(2000, kl_weight=ks.schedules.constant(0.1), likelihood=ks.likelihoods.Gaussian(noise="output"))
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
-    for _ in range(300):
-        optimizer.zero_grad()
-        loss(net.draw(), x, y).loss.backward()
-        optimizer.step()
-    p = ks.predict(net, torch.tensor([[0.1], [0.9]]), likelihood=loss.likelihood)
-    quiet, loud = p.aleatoric.sqrt()[:, 0].tolist()
-    assert quiet < 0.3
-    assert 0.6 < loud < 1.5
+def test_learned_noise_settles_at_the_deviation_of_the_residuals(true):
+    mean, target = torch.zeros(50, 3, dtype=torch.float64), true * torch.randn(50, 3, dtype=torch.float64)
+    loss = ks.ELBO(50, likelihood=Gaussian()).double()
+    (rho,) = loss.parameters()
+    std = target.square().mean().sqrt().item()
+    for factor, sign in ((0.9, -1), (1.0, 0), (1.1, 1)):
+        with torch.no_grad():
+            rho.fill_(math.log(math.expm1(factor * std)))
+        (slope,) = torch.autograd.grad(loss.likelihood.nll(mean, target), rho)
+        assert slope.item() * sign > 1e-3 if sign else abs(slope.item()) < 1e-9

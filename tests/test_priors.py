@@ -7,40 +7,23 @@ import pytest
 import reference
 import scipy.integrate
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from kinds import generator
 from torch import nn
 
 import kernelseed as ks
 
-quick = settings(max_examples=100, deadline=None, derandomize=True, database=None)
-MIXTURES = {
-    "paper": ks.ScaleMixture(),
-    "blundell": ks.ScaleMixture.blundell(),
-    "other": ks.ScaleMixture(0.9, 0.1, 3.0),
-}
-every_mixture = pytest.mark.parametrize("prior", MIXTURES.values(), ids=MIXTURES)
-reals = st.floats(-50, 50)
-DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+MIXTURES = {"paper": ks.ScaleMixture(), "blundell": ks.ScaleMixture.blundell()}
 
 
-def test_the_printed_values_are_the_default():
-    prior = ks.ScaleMixture()
-    assert prior.pi == 0.25
-    assert -math.log(prior.sigma1**2) == 0
-    assert -math.log(prior.sigma2**2) == pytest.approx(6)
-    assert prior.sigma2 == pytest.approx(0.0498, abs=5e-5)
+def test_the_papers_values_are_for_variances_and_blundells_for_deviations():
+    paper, blundell = MIXTURES.values()
+    assert (paper.pi, paper.sigma1, blundell.pi, blundell.sigma1) == (0.25, 1, 0.25, 1)
+    assert -math.log(paper.sigma2**2) == pytest.approx(6)
+    assert -math.log(blundell.sigma2) == pytest.approx(6)
 
 
-def test_blundells_values_are_for_the_deviations():
-    prior = ks.ScaleMixture.blundell()
-    assert (prior.pi, -math.log(prior.sigma1)) == (0.25, 0)
-    assert -math.log(prior.sigma2) == pytest.approx(6)
-
-
-@every_mixture
-def test_log_density_is_its_definition(prior):
+@pytest.mark.parametrize("prior", MIXTURES.values(), ids=MIXTURES)
+def test_the_mixtures_log_density_is_its_definition(prior):
     w = torch.cat([torch.linspace(-30, 30, 401), torch.logspace(-8, 1, 50)]).double()
     expected = [reference.log_scale_mixture(v, prior.pi, prior.sigma1, prior.sigma2) for v in w.tolist()]
     torch.testing.assert_close(prior.log_prob(w), torch.tensor(expected, dtype=torch.float64))
@@ -49,65 +32,41 @@ def test_log_density_is_its_definition(prior):
     torch.testing.assert_close(single, torch.tensor(expected), rtol=1e-5, atol=1e-5)
 
 
-@every_mixture
-def test_densities_integrate_to_one(prior):
-    w = torch.linspace(-40, 40, 400_001, dtype=torch.float64)
-    assert torch.trapezoid(prior.log_prob(w).exp(), w).item() == pytest.approx(1, abs=1e-6)
+def test_the_gaussians_log_density_is_its_definition():
+    w = torch.linspace(-5, 5, 11, dtype=torch.float64)
+    expected = torch.tensor([reference.log_normal(v, -0.7, 0.2) for v in w.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(ks.priors.Gaussian(0.2, mean=-0.7).log_prob(w), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_weights_have_single_precision_densities(dtype):
-    w = torch.linspace(-3, 3, 50).to(dtype)
-    for prior in (*MIXTURES.values(), ks.priors.Gaussian(0.1)):
-        log_prob = prior.log_prob(w)
-        assert log_prob.dtype == torch.float32
-        torch.testing.assert_close(log_prob, prior.log_prob(w.double()).float())
+@pytest.mark.parametrize("prior", [ks.ScaleMixture(), ks.priors.Gaussian(0.1)], ids=["mixture", "gaussian"])
+def test_half_precision_weights_have_single_precision_densities(prior):
+    w = torch.linspace(-3, 3, 50).half()
+    log_prob = prior.log_prob(w)
+    assert log_prob.dtype == torch.float32
+    torch.testing.assert_close(log_prob, prior.log_prob(w.double()).float())
 
 
-@given(reals, st.floats(0.01, 10), st.floats(-3, 3))
-@quick
-def test_gaussian_log_density(w, std, mean):
-    found = ks.priors.Gaussian(std, mean).log_prob(torch.tensor(w, dtype=torch.float64)).item()
-    assert found == pytest.approx(reference.log_normal(w, mean, std), rel=1e-9, abs=1e-9)
-
-
-@given(st.floats(-3, 3), st.floats(1e-3, 3))
-@settings(quick, max_examples=25)
-def test_the_references_quadrature_agrees_with_an_adaptive_one(mean, std):
+@pytest.mark.parametrize(("mean", "std"), [(0.3, 0.1), (-1.5, 0.02), (0.0, 2.0)])
+def test_the_average_kl_of_samples_is_the_integral(mean, std):
     prior = ks.ScaleMixture()
 
     def integrand(w):
-        difference = reference.log_normal(w, mean, std) - reference.log_scale_mixture(w, 0.25, 1.0, math.exp(-3))
-        return math.exp(reference.log_normal(w, mean, std)) * difference
+        log_q = reference.log_normal(w, mean, std)
+        return math.exp(log_q) * (log_q - reference.log_scale_mixture(w, prior.pi, prior.sigma1, prior.sigma2))
 
     exact = scipy.integrate.quad(integrand, mean - 9 * std, mean + 9 * std, points=[0.0], limit=400)[0]
-    assert reference.kl_by_quadrature([mean], [std], prior) == pytest.approx(exact, rel=1e-5, abs=1e-6)
-
-
-@every_mixture
-def test_a_mixture_of_equal_parts_is_a_gaussian(prior):
-    same = ks.ScaleMixture(prior.pi, 0.3, 0.3)
-    w = torch.linspace(-2, 2, 41)
-    torch.testing.assert_close(same.log_prob(w), ks.priors.Gaussian(0.3).log_prob(w))
+    n = 100_000
+    sample = ks.Gaussian(torch.full((n,), mean), torch.full((n,), std)).sample(ks.Noise.new(generator()))
+    terms = sample.log_prob() - prior.log_prob(sample.value)
+    assert abs(prior.kl(sample).item() / n - exact) < 5 * terms.std().item() / math.sqrt(n)
 
 
 def test_the_kl_is_a_sum_over_weights_and_layers():
-    net = ks.bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
-    prior = ks.priors.Gaussian(0.2)
-    parts = [prior.kl(w().at_mean()) for _, w in net.weights.items()]
-    torch.testing.assert_close(net.draw().kl(prior), sum(parts))
-    wide = ks.bayesianize(nn.Linear(3, 8, bias=False))
-    with torch.no_grad():
-        wide.weights["weight"].mean.fill_(0.5)
-    narrow = ks.bayesianize(nn.Linear(3, 4, bias=False))
-    with torch.no_grad():
-        narrow.weights["weight"].mean.fill_(0.5)
-    torch.testing.assert_close(wide.draw().kl(prior), 2 * narrow.draw().kl(prior))
-
-
-def test_the_kl_of_the_prior_itself_is_zero():
-    gaussian = ks.Gaussian(torch.full((5,), 0.3), torch.full((5,), 0.7))
-    assert ks.priors.Gaussian(0.7, 0.3).kl(gaussian.sample()).item() == pytest.approx(0, abs=1e-6)
+    net, prior = ks.bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))), ks.priors.Gaussian(0.2)
+    torch.testing.assert_close(net.draw().kl(prior), sum(prior.kl(w.mean()) for w in net.weights.values()))
+    same = ks.Gaussian(torch.full((10,), 0.5), torch.full((10,), 0.1))
+    one = ks.Gaussian(same.mean[:1], same.std[:1])
+    torch.testing.assert_close(prior.kl(same.at_mean()), 10 * prior.kl(one.at_mean()))
 
 
 def test_the_kl_at_the_mean_is_the_estimate_without_noise():
@@ -117,10 +76,9 @@ def test_the_kl_at_the_mean_is_the_estimate_without_noise():
 
 
 def test_log_q_is_exact_although_the_deviation_is_far_below_the_means_rounding():
-    gaussian = ks.Gaussian(torch.full((1000,), 100.0), torch.full((1000,), 1e-6))
-    sample = gaussian.sample(generator())
-    noise = torch.randn(1000, generator=generator())
-    expected = -math.log(1e-6) - 0.5 * noise.square() - 0.5 * math.log(2 * math.pi)
+    noise = ks.Noise.new(generator())
+    sample = ks.Gaussian(torch.full((1000,), 100.0), torch.full((1000,), 1e-6)).sample(noise)
+    expected = -math.log(1e-6) - 0.5 * noise.normal((1000,)).square() - 0.5 * math.log(2 * math.pi)
     torch.testing.assert_close(sample.log_prob(), expected)
 
 
@@ -132,10 +90,8 @@ def test_priors_are_values():
 
 # --- numbers at the edge ---------------------------------------------------------------------------------------
 
-RHOS = [-100.0, -60.0, -30.0, -17.0, -16.0, -15.0, -1.0, 0.0, 1.0, 15.0, 20.0, 25.0, 60.0, 100.0]
 
-
-@pytest.mark.parametrize("rho", RHOS)
+@pytest.mark.parametrize("rho", [-100.0, -36.5, -15.5, 0.0, 25.0, 100.0])
 def test_sigma_is_softplus_and_its_logarithm_has_the_right_value_and_slope(rho):
     for dtype, tolerance in ((torch.float32, 2e-6), (torch.float64, 1e-14)):
         leaf = torch.tensor([rho], dtype=dtype, requires_grad=True)
@@ -161,24 +117,27 @@ def extreme(method, rho, dtype):
     return ks.germinate(model, 0.5, min_rank=1, rho_offset=rho)
 
 
-@pytest.mark.parametrize("method", ["mean_field", "seed"])
-@pytest.mark.parametrize("rho", [-100.0, -20.0, 0.0, 20.0, 100.0])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_no_rho_gives_nan_or_a_variance_of_zero(method, rho, dtype):
-    for prior in (ks.ScaleMixture(), ks.ScaleMixture.blundell(), ks.priors.Gaussian()):
-        net = extreme(method, rho, dtype)
-        assert (net.weights["weight"].moments().std > 0).all()
-        draw = net.draw()
-        assert draw.weights["weight"].isfinite().all()
-        kl = draw.kl(prior)
-        assert kl.isfinite()
-        loss = draw(torch.ones(2, 3, dtype=dtype)).float().square().mean() + kl / 1000
-        loss.backward()
-        assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
-        assert all(p.grad is not None for p in net.weights.parameters())
+every_method = pytest.mark.parametrize("method", ["mean_field", "seed"])
+# float32 takes the kernels, float16 the plain way with parameters of few bits.
+two_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@every_method
+@two_precisions
+def test_no_rho_gives_nan_or_a_variance_of_zero(method, dtype):
+    for rho in (-100.0, 100.0):
+        for prior in (ks.ScaleMixture.blundell(), ks.priors.Gaussian()):
+            net = extreme(method, rho, dtype)
+            assert (net.weights["weight"].moments().std > 0).all()
+            draw = net.draw()
+            assert draw.weights["weight"].isfinite().all()
+            kl = draw.kl(prior)
+            assert kl.isfinite()
+            (draw(torch.ones(2, 3, dtype=dtype)).float().square().mean() + kl / 1000).backward()
+            assert all(p.grad.isfinite().all() for p in net.parameters())
+
+
+@two_precisions
 @pytest.mark.parametrize("prior", [ks.ScaleMixture(), ks.priors.Gaussian()], ids=["mixture", "gaussian"])
 def test_the_kl_still_pulls_a_vanished_variance_up(dtype, prior):
     # d KL / d rho = -d log sigma / d rho + ... = -1 for each of twelve weights.
@@ -190,13 +149,11 @@ def test_the_kl_still_pulls_a_vanished_variance_up(dtype, prior):
     torch.testing.assert_close(net.weights["weight"].rho_offset.grad, torch.tensor([-12.0], dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_tiny_deviation_has_its_own_kl_not_that_of_a_floor(dtype):
-    at = {rho: extreme("mean_field", rho, dtype).mean().kl(ks.ScaleMixture()).item() for rho in (-90.0, -100.0)}
-    zero_mean = {}
-    for rho in at:
-        net = extreme("mean_field", rho, dtype)
+def test_a_tiny_deviation_has_its_own_kl_not_that_of_a_floor():
+    kl = {}
+    for rho in (-90.0, -100.0):
+        net = extreme("mean_field", rho, torch.float32)
         with torch.no_grad():
-            net.weights["weight"].mean.zero_()
-        zero_mean[rho] = net.mean().kl(ks.ScaleMixture()).item()
-    assert zero_mean[-100.0] - zero_mean[-90.0] == pytest.approx(120, rel=1e-4)
+            net.weights["weight"].mu.zero_()
+        kl[rho] = net.mean().kl(ks.ScaleMixture()).item()
+    assert kl[-100.0] - kl[-90.0] == pytest.approx(120, rel=1e-4)

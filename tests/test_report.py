@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -15,11 +16,14 @@ import torch
 from PIL import Image
 
 from kernelseed import metrics
-from kernelseed.report import RunRecord, figures, render, write
+from kernelseed.core.predictive import Classification
+from kernelseed.errors import ArgumentError, DataError, PathExistsError
+from kernelseed.report import RunRecord, figures, read, render, write
+from kernelseed.report.findings import COLUMNS, cells, sentences
 from kernelseed.report.gallery import confidently_wrong, data_uri, most_uncertain
 from kernelseed.report.labels import Box, label_points, spread, text_width
-from kernelseed.report.summary import COLUMNS, cells, sentences
-from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Scale, fit, look
+from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Scale, look, scale_for
+from kernelseed.training import Config, RunFolder
 
 SECTIONS = ("table", "size", "reliability", "confidence", "risk", "ood", "images", "curves", "configs")
 HOSTILE = '"><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>'
@@ -67,7 +71,7 @@ def page(runs: list[RunRecord]) -> str:
 
 
 def column(title: str):
-    return next(column for column in COLUMNS if column.title == title)
+    return next(column for column in COLUMNS if column.metric.title == title)
 
 
 def test_every_section_is_there(page, runs):
@@ -90,21 +94,26 @@ def test_one_colour_per_run_in_every_figure(page, runs):
 def test_best_values_are_marked_with_their_ties():
     accuracies = [0.91, 0.95001, 0.95004]
     runs = [make_run(i, 50, metrics={"accuracy": a, "nll": 0.2 + i}) for i, a in enumerate(accuracies)]
-    assert [cell.best for cell in cells(runs, column("ACC"))] == [False, True, True]  # both read 95.00
+    assert [cell.best for cell in cells(runs, column("ACC"))] == [False, True, True]  # both read 0.9500
     assert [cell.best for cell in cells(runs, column("NLL"))] == [True, False, False]
     assert [cell.text for cell in cells(runs, column("ECE"))] == ["–"] * 3  # not measured
     assert not any(cell.best for cell in cells(runs, column("ECE")))
     assert not cells(runs[:1], column("ACC"))[0].best  # best of one says nothing
     marked = re.findall(r'<td class="best">([\d.]+)<span', render(runs))
-    assert marked.count("95.00") == 2
+    assert marked.count("0.9500") == 2
     assert marked.count("0.2000") == 1
-
-
-def test_a_nan_is_never_the_best():
-    runs = [make_run(i, 50, metrics={"accuracy": a}) for i, a in enumerate([float("nan"), 0.9, 0.8])]
-    assert [(cell.text, cell.best) for cell in cells(runs, column("ACC"))] == [
-        ("–", False), ("90.00", True), ("80.00", False)
+    unknown = [make_run(i, 50, metrics={"accuracy": a}) for i, a in enumerate([float("nan"), 0.9, 0.8])]
+    assert [(cell.text, cell.best) for cell in cells(unknown, column("ACC"))] == [
+        ("–", False), ("0.9000", True), ("0.8000", False)
     ]  # fmt: skip
+
+
+def test_every_metric_is_one_that_is_measured():
+    assert metrics.METRICS.keys() <= make_run(count=50).metrics.keys()
+    accuracy, nll = metrics.METRICS["accuracy"], metrics.METRICS["nll"]
+    assert (accuracy.heading, nll.heading) == ("ACC ↑", "NLL ↓")
+    assert accuracy.gain(0.9, 0.8) > 0 > nll.gain(0.9, 0.8)
+    assert nll.best([math.nan]) is None
 
 
 def test_headline_claims_only_what_the_test_set_can_tell():
@@ -164,14 +173,14 @@ def test_works_with_little():
     for said in (
         "no test images",
         "no training curves",
-        "No run was shown data of another kind",
+        "No run was tested on out-of-distribution data",
         "95% interval",
     ):
         assert said in page
     mixed = render([bare, make_run(1, 40)])
     assert mixed.count("AUROC 0.") == 1
     assert "no test images" not in mixed
-    with pytest.raises(ValueError, match="at least one RunRecord"):
+    with pytest.raises(ArgumentError, match=r"runs is empty; .* give at least one RunRecord"):
         render([])
 
 
@@ -215,11 +224,44 @@ def test_write_is_whole_or_nothing_and_never_overwrites(tmp_path, runs):
     assert write(runs, path) == path
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     before = path.read_bytes()
-    with pytest.raises(FileExistsError, match=r"report\.html.*overwrite=True"):
+    with pytest.raises(PathExistsError, match=r"report\.html.*overwrite=True"):
         write(runs[:1], path)
     assert path.read_bytes() == before
     write(runs[:1], path, overwrite=True)
     assert path.read_bytes() != before
+
+
+def test_a_run_folder_gives_a_record_for_each_way_of_predicting(tmp_path, monkeypatch):
+    """Out-of-distribution data is shown where the last evaluation has it; images where their data is at hand."""
+
+    def no_data(*given):
+        raise DataError("digits are not here.")
+
+    inside, outside = (Classification.from_draws(torch.rand(2, count, 3).softmax(2)) for count in (4, 5))
+    monkeypatch.setattr(Config, "load_data", no_data)
+    monkeypatch.setattr(
+        RunFolder, "prediction", lambda run, part, way: ({"test": inside, "ood": outside}[part], torch.arange(4) % 3)
+    )
+    monkeypatch.setattr(RunFolder, "has_prediction", lambda run, part, way: True)
+    monkeypatch.setattr(RunFolder, "evaluation", lambda run: {"ood": {"name": "letters", "mean": {}}})
+    for folder in ("a/seed-0", "b/seed-0"):
+        run = RunFolder.create(
+            tmp_path / folder, {"training": Config().as_json(), "data": {"classes": ["x", "y", "z"]}}
+        )
+        run.write_result({
+            "metrics": {"mean": {"nll": 1.0}, "ensemble": {"nll": 0.5}}, "labels": {"mean": "P", "ensemble": "E"},
+            "parameters": {"trained": 2, "plain": 4}, "config": {"method": "ksn"},
+        })  # fmt: skip
+        run.write_metrics([{"epoch": 1, "loss": 3.0, "seconds": 9.0}])
+    with pytest.warns(UserWarning, match="no images in the report: digits are not here"):
+        ensemble, mean, *_ = found = read([tmp_path / "a/seed-0", tmp_path / "b/seed-0"])
+    assert [(run.name, run.label) for run in found] == [
+        ("a/seed-0", "E"), ("a/seed-0", "P"), ("b/seed-0", "E"), ("b/seed-0", "P")
+    ]  # fmt: skip
+    assert (ensemble.images, ensemble.curves, ensemble.class_names) == (None, {"loss": ([1], [3])}, ["x", "y", "z"])
+    assert (ensemble.ood_name, ensemble.ood_entropy) == (None, None)
+    assert (mean.ood_name, len(mean.ood_entropy), mean.mutual_information) == ("letters", 5, None)
+    assert (ensemble.metrics["nll"], mean.metrics["nll"], mean.relative_size) == (0.5, 1.0, 0.5)
 
 
 def test_images_are_chosen_for_what_they_claim():
@@ -264,9 +306,9 @@ def test_spread_keeps_order_and_bounds():
 
 def test_ticks_are_round_and_inside():
     assert Scale(0, 1, 0, 100).ticks() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert fit([0.1234, 0.1239], 0, 100).ticks()  # a narrow range has ticks too
-    assert fit([5.0], 0, 100)(5.0) == 50  # and so has a single value
-    assert fit([1, 1000], 0, 100, log=True, pad=0)(10) == pytest.approx(100 / 3)
+    assert scale_for([0.1234, 0.1239], 0, 100).ticks()  # a narrow range has ticks too
+    assert scale_for([5.0], 0, 100)(5.0) == 50  # and so has a single value
+    assert scale_for([1, 1000], 0, 100, log=True, pad=0)(10) == pytest.approx(100 / 3)
 
 
 def test_wilson_agrees_with_the_textbook():
@@ -388,7 +430,7 @@ def test_configs_are_folded_on_screen_and_open_on_paper(browsed):
 @in_browser
 @pytest.mark.parametrize(("theme", "bright"), [("light", True), ("dark", False)])
 def test_screenshot_follows_the_theme(browsed, theme, bright):
-    with Image.open(browsed["folder"] / f"{theme}.png") as picture:
-        pixels = np.asarray(picture.convert("L"), float)
+    with Image.open(browsed["folder"] / f"{theme}.png") as shot:
+        pixels = np.asarray(shot.convert("L"), float)
     assert (np.median(pixels) > 128) == bright
     assert pixels.std() > 10  # not blank

@@ -4,51 +4,34 @@ import dataclasses
 import json
 import os
 import pickle
+import resource
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from kinds import convnet, mlp, trained
+from kinds import Tied, convnet, mlp
 from torch import nn
 
 import kernelseed as ks
 from kernelseed.core import files
-from kernelseed.core.files import StorageError
-
-
-class Tied(nn.Module):
-    """A user's own model, whose two embeddings are one parameter."""
-
-    def __init__(self, size=7, dim=4):
-        super().__init__()
-        self.words = nn.Embedding(size, dim)
-        self.middle = nn.Linear(dim, dim)
-        self.head = nn.Linear(dim, size, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, x):
-        return self.head(torch.relu(self.middle(self.words(x))))
+from kernelseed.errors import ArgumentError, MissingPackageError, StorageError
 
 
 def resnet(dropout=0.0):
     return ks.models.resnet18(3, 1, stem="cifar", width=4, dropout=dropout)
 
 
-def last_layer(name, parameter):
-    return name == "fc.weight"
+def ksn():
+    return ks.germinate(resnet(), 0.5, min_rank=2)
 
 
 NETS = {
-    "ksn": lambda: ks.germinate(resnet(), 0.5, min_rank=2),
-    "ksn_glorot": lambda: ks.germinate(resnet(), 0.5, init="glorot", rho_offset=-3.0),
-    "fksn": lambda: ks.germinate(resnet(), 0.5, min_rank=2, fixed=True),
-    "bnn": lambda: ks.bayesianize(resnet()),
-    "last_layer": lambda: ks.germinate(resnet(), 1.0, where=last_layer),
-    "plain": resnet,
+    "ksn": ksn,
+    "last_layer": lambda: ks.germinate(resnet(), 1.0, where=lambda name, parameter: name == "fc.weight"),
     "dropout": lambda: resnet(dropout=0.3),
-    "ensemble": lambda: nn.ModuleList([resnet(), resnet()]),
-    "bayesian_ensemble": lambda: nn.ModuleList([ks.germinate(resnet()), ks.bayesianize(resnet())]),
+    "bayesian_ensemble": lambda: nn.ModuleList([ks.germinate(resnet(), fixed=True), ks.bayesianize(resnet())]),
 }
 
 
@@ -76,9 +59,9 @@ def same_state(one, two):
 
 @pytest.mark.parametrize("kind", NETS)
 def test_what_was_saved_comes_back(kind, tmp_path):
-    net, x = ready(NETS[kind]()), torch.randn(5, 1, 8, 8)
-    ks.save(net, tmp_path / "new" / "folder")
-    twin = ks.load(tmp_path / "new" / "folder")
+    net, x, folder = ready(NETS[kind]()), torch.randn(5, 1, 8, 8), tmp_path / "new" / "folder"
+    ks.save(net, folder)
+    twin = ks.load(folder)
     same_state(net, twin)
     assert type(twin) is type(net)
     assert not any(module.training for module in twin.modules())
@@ -86,36 +69,18 @@ def test_what_was_saved_comes_back(kind, tmp_path):
         one, two = (ks.predict(n, x, samples=samples, seed=4) for n in (net, twin))
         for field in dataclasses.fields(one):
             assert torch.equal(getattr(one, field.name), getattr(two, field.name))
-    assert sorted(files_in(tmp_path / "new" / "folder")) == ["config.json", "model.safetensors"]
-
-
-def test_a_dropout_rate_is_part_of_the_network(tmp_path):
-    ks.save(resnet(dropout=0.3), tmp_path)
-    assert {m.p for m in ks.load(tmp_path).modules() if isinstance(m, nn.Dropout)} == {0.3}
-
-
-@pytest.mark.parametrize(
-    "convert", [ks.bayesianize, ks.germinate, lambda m: ks.germinate(m, fixed=True)], ids=["bnn", "ksn", "fksn"]
-)
-def test_tied_weights_stay_tied(convert, tmp_path):
-    net, x = trained(convert(Tied())), torch.randint(0, 7, (5,))
-    assert net.weights.aliases
-    ks.save(net, tmp_path)
-    twin = ks.load(tmp_path, model=Tied())
-    same_state(net, twin)
-    assert twin.weights.aliases == net.weights.aliases
-    assert torch.equal(twin(x), net.eval()(x))
+    assert sorted(files_in(folder)) == ["config.json", "model.safetensors"]
 
 
 def test_tied_weights_of_a_plain_model_stay_tied(tmp_path):
     model = Tied()
     ks.save(model, tmp_path)
     twin = ks.load(tmp_path, model=Tied())
-    assert twin.head.weight is twin.words.weight
-    assert torch.equal(twin.words.weight, model.words.weight)
+    assert twin.output.weight is twin.embedding.weight
+    same_state(model, twin)
 
 
-@pytest.mark.parametrize("convert", [lambda m: m, ks.bayesianize, ks.germinate], ids=["plain", "bnn", "ksn"])
+@pytest.mark.parametrize("convert", [lambda m: m, ks.germinate], ids=["plain", "ksn"])
 def test_a_model_of_ones_own_is_rebuilt_around_another_instance(convert, tmp_path):
     net, mine, x = convert(convnet()), convnet(), torch.randn(6, 1, 4, 4)
     net(x)
@@ -128,37 +93,126 @@ def test_a_model_of_ones_own_is_rebuilt_around_another_instance(convert, tmp_pat
         ks.load(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["ksn", "plain"])
-def test_the_precision_is_kept(kind, dtype, tmp_path):
-    net = NETS[kind]().to(dtype)
+@pytest.mark.parametrize(("make", "dtype"), [(ksn, torch.bfloat16), (resnet, torch.float64)])
+def test_the_precision_is_kept(make, dtype, tmp_path):
+    net = make().to(dtype)
     ks.save(net, tmp_path)
     same_state(net, ks.load(tmp_path))
 
 
 def test_extra_entries_are_kept_in_the_config(tmp_path):
-    ks.save(NETS["ksn"](), tmp_path, note={"by": "me"})
+    ks.save(ksn(), tmp_path, note={"by": "me"})
     assert json.loads((tmp_path / "config.json").read_text())["note"] == {"by": "me"}
     ks.load(tmp_path)
+
+
+# Distributions of the user's own
+
+
+class OneSigma(ks.WeightDistribution):
+    """A mean for each weight and one deviation for all."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.shape = weight.shape
+        self.mu = nn.Parameter(weight.clone())
+        self.log_std = nn.Parameter(weight.new_tensor(-2.0))
+
+    def moments(self):
+        return ks.Gaussian(self.mu, self.log_std.exp().expand(self.shape))
+
+    def spec(self):
+        return {"shape": list(self.shape)}
+
+    @classmethod
+    def from_spec(cls, spec):
+        return cls(torch.empty(spec["shape"]))
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A saved network, one of whose weights has a distribution of the user's."""
+    net = ks.convert(mlp(3, 5, 4), lambda w: OneSigma(w) if len(w) == 5 else ks.MeanField(w))
+    ks.save(net, tmp_path)
+    return net
+
+
+def test_a_distribution_of_ones_own_is_loaded_by_the_class_that_one_gives(own, tmp_path):
+    twin = ks.load(tmp_path, mlp(3, 5, 4), distributions=[OneSigma])
+    assert [type(w) for w in twin.weights.values()] == [OneSigma, ks.MeanField]
+    x = torch.randn(6, 3)
+    assert torch.equal(ks.predict(twin, x).probs, ks.predict(own, x).probs)
+
+
+def test_without_its_class_the_error_names_it_and_says_what_to_do(own, tmp_path):
+    with pytest.raises(
+        StorageError, match=r"'OneSigma'.*none of MeanField, .*load\(folder, distributions=\["
+    ) as caught:
+        ks.load(tmp_path, mlp(3, 5, 4))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["os.system", "print", "__import__('os').abort()"])
+def test_a_file_never_chooses_what_is_called(name, own, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"OneSigma"', json.dumps(name)))
+    with pytest.raises(StorageError, match="none of MeanField, KernelSeed, FixedKernelSeed, OneSigma") as caught:
+        ks.load(tmp_path, mlp(3, 5, 4), distributions=[OneSigma])
+    assert "abort()]" not in str(caught.value)  # an expression is not something to paste
+
+
+def test_classes_that_share_a_name_are_refused(tmp_path):
+    class MeanField(ks.MeanField):
+        def moments(self):
+            gaussian = super().moments()
+            return ks.Gaussian(2 * gaussian.mean, gaussian.std)
+
+    with pytest.raises(ArgumentError, match=r"test_storage.*MeanField.*has the name of another.*rename"):
+        ks.save(ks.convert(mlp(3, 5, 4), MeanField), tmp_path)
+    assert not list(tmp_path.iterdir())
+    ks.save(ks.bayesianize(mlp(3, 5, 4)), tmp_path)
+    with pytest.raises(ArgumentError, match="rename"):
+        ks.load(tmp_path, mlp(3, 5, 4), distributions=[MeanField])
+
+
+# What is not written
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_saving_overwrites_nothing(name, tmp_path):
     (tmp_path / name).write_text("mine")
     with pytest.raises(FileExistsError, match=f"{name} exists; choose another folder, or remove the file first"):
-        ks.save(NETS["ksn"](), tmp_path)
+        ks.save(ksn(), tmp_path)
     assert files_in(tmp_path) == {name: b"mine"}
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
-def test_files_have_the_permissions_that_the_user_gives_to_files(umask, tmp_path):
-    before = os.umask(umask)
+def test_a_folder_that_can_not_be_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match=r"can't make the folder .*file: File exists"):
+        ks.save(ksn(), tmp_path / "file")
+
+
+def test_what_is_no_json_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TypeError, match="JSON"):
+        ks.save(ksn(), tmp_path, note=torch.ones(2))
+    with pytest.raises(ArgumentError, match=r"'network'.*another name"):
+        ks.save(ksn(), tmp_path, network="mine")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_have_the_permissions_that_the_user_gives_to_files(tmp_path):
+    before = os.umask(0o027)
     try:
-        ks.save(NETS["plain"](), tmp_path)
+        ks.save(resnet(), tmp_path)
     finally:
         os.umask(before)
-    for path in tmp_path.iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask, path.name
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(MissingPackageError, match="needs the package safetensors: pip install"):
+        ks.save(ksn(), tmp_path)
 
 
 # What does not fit
@@ -166,7 +220,7 @@ def test_files_have_the_permissions_that_the_user_gives_to_files(umask, tmp_path
 
 @pytest.fixture
 def saved(tmp_path):
-    ks.save(NETS["ksn"](), tmp_path)
+    ks.save(ksn(), tmp_path)
     return tmp_path
 
 
@@ -174,7 +228,7 @@ def other_width():
     return ks.germinate(ks.models.resnet18(3, 1, stem="cifar", width=8), 0.5, min_rank=2)
 
 
-@pytest.mark.parametrize("other", [other_width, NETS["bnn"], NETS["plain"]], ids=["width", "bnn", "plain"])
+@pytest.mark.parametrize("other", [other_width, resnet], ids=["width", "plain"])
 def test_weights_of_another_architecture_are_refused(other, saved, tmp_path):
     ks.save(other(), tmp_path / "other")
     (saved / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
@@ -184,18 +238,22 @@ def test_weights_of_another_architecture_are_refused(other, saved, tmp_path):
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("wrong", [lambda: mlp(3, 4, 2), lambda: convnet(channels=6)], ids=["kind", "width"])
+@pytest.mark.parametrize(
+    "wrong",
+    [convnet(), nn.Sequential(nn.ReLU()), nn.Sequential(nn.Linear(5, 5, bias=False))],
+    ids=["structure", "parameter", "shape"],
+)
 def test_a_wrong_model_is_an_error_that_names_the_file(wrong, tmp_path):
-    ks.save(ks.germinate(convnet()), tmp_path)
+    ks.save(ks.germinate(nn.Sequential(nn.Linear(3, 4, bias=False))), tmp_path)
     with pytest.raises(StorageError, match=str(tmp_path)):
-        ks.load(tmp_path, model=wrong())
+        ks.load(tmp_path, model=wrong)
 
 
-@pytest.mark.parametrize("keep", [0, 7, 100, 0.5, -1])
+@pytest.mark.parametrize("keep", [0, 0.5])
 def test_a_truncated_weights_file_is_named(keep, saved):
     path = saved / "model.safetensors"
     content = path.read_bytes()
-    path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
+    path.write_bytes(content[: int(keep * len(content))])
     with pytest.raises(StorageError, match=r"model\.safetensors is not a whole safetensors file .*another copy"):
         ks.load(saved)
 
@@ -210,7 +268,6 @@ def test_a_missing_file_is_named(name, saved):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not readable JSON"),
         ("{", "is not readable JSON"),
         ("\udcff", "is not readable JSON"),
         ("[" * 100_000, "is not readable JSON"),
@@ -218,7 +275,6 @@ def test_a_missing_file_is_named(name, saved):
         ("{}", "describes no network"),
         ('{"network": {}}', "does not describe a network that can be built"),
         ('{"network": {"kind": "plain", "model": {"name": "os.system"}}}', "'os.system' is unknown"),
-        ('{"network": {"kind": "plain", "model": {"name": "resnet18", "width": 0}}}', "width is 0"),
         ('{"network": {"kind": "plain", "model": {"name": "resnet18", "evil": 0}}}', "evil"),
     ],
 )
@@ -228,26 +284,11 @@ def test_a_config_that_is_none_is_named(text, message, saved):
         ks.load(saved)
 
 
-def edited(config, **changes):
-    name, entry = next(iter(config["network"]["weights"].items()))
-    return {**config, "network": {**config["network"], "weights": {name: {**entry, **changes}}}}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"distribution": "Linear"},
-        {"distribution": "__import__('os').system('true')"},
-        {"shape": [2**40, 2**40]},
-        {"shape": "big"},
-        {"rank": None},
-        {"rank": -1},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{"shape": [2**40, 2**40]}, {"shape": "big"}, {"rank": -1}], ids=str)
 def test_a_config_with_nonsense_in_it_is_named(changes, saved):
     config = json.loads((saved / "config.json").read_text())
-    (saved / "config.json").write_text(json.dumps(edited(config, **changes)))
+    config["network"]["weights"]["fc.weight"].update(changes)
+    (saved / "config.json").write_text(json.dumps(config))
     with pytest.raises(StorageError, match=r"config\.json does not describe a network that can be built"):
         ks.load(saved)
 
@@ -262,8 +303,11 @@ class Trap:
         return Path.touch, (self.mark,)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-@pytest.mark.parametrize("dump", [lambda value, path: path.write_bytes(pickle.dumps(value)), torch.save])
+@pytest.mark.parametrize(
+    ("name", "dump"),
+    [("config.json", lambda value, path: path.write_bytes(pickle.dumps(value))), ("model.safetensors", torch.save)],
+    ids=["config", "weights"],
+)
 def test_loading_executes_nothing(name, dump, saved, tmp_path):
     mark = tmp_path / "executed"
     dump(Trap(mark), saved / name)
@@ -301,16 +345,15 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(moment, tmp_path, monkeypa
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_full_disk_when_a_network_is_saved_leaves_nothing_behind(tmp_path, monkeypatch):
-    import safetensors.torch
-
-    def half(net, path):
-        Path(path).write_bytes(b"half")
-        full_disk()
-
-    monkeypatch.setattr(safetensors.torch, "save_model", half)
-    with pytest.raises(StorageError, match=r"model\.safetensors: No space left"):
-        ks.save(NETS["ksn"](), tmp_path)
+def test_no_room_for_a_network_leaves_nothing_behind(tmp_path):
+    # A limit on the size of files, because safetensors writes by itself and has errors of its own.
+    net, before = ksn(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(StorageError, match=r"can't write .*model\.safetensors: .*File too large"):
+            ks.save(net, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
 
 
@@ -328,28 +371,20 @@ def test_another_mistake_leaves_the_old_file_and_goes_through(tmp_path):
     assert files_in(tmp_path) == {"a.txt": b"old"}
 
 
-def test_a_folder_that_can_not_be_written_is_named(tmp_path):
-    with pytest.raises(StorageError, match=r"can't write .*absent/a\.txt: No such file or directory"):
-        files.write_text(tmp_path / "absent" / "a.txt", "text")
-
-
 # The hub, without a network
 
 
-@pytest.mark.parametrize("kind", ["ksn", "plain", "ensemble"])
-def test_pretrained_networks_go_through_a_local_folder(kind, tmp_path):
-    net = ready(NETS[kind]())
+def test_pretrained_networks_go_through_a_local_folder(tmp_path):
+    net = ready(ksn())
     ks.hub.Pretrained(net).save_pretrained(tmp_path / "mine")
     assert {"config.json", "model.safetensors"} <= set(files_in(tmp_path / "mine"))
     same_state(net, ks.load(tmp_path / "mine"))
-    same_state(net, ks.hub.Pretrained.from_pretrained(str(tmp_path / "mine")).net)
-    same_state(net, ks.hub.Pretrained.from_pretrained(tmp_path / "mine").net)
+    for folder in (tmp_path / "mine", str(tmp_path / "mine")):
+        same_state(net, ks.hub.Pretrained.from_pretrained(folder).net)
 
 
-def test_a_pretrained_model_of_ones_own_takes_an_instance(tmp_path):
-    net = ks.germinate(convnet())
-    ks.hub.Pretrained(net).save_pretrained(tmp_path)
-    same_state(net, ks.hub.Pretrained.from_pretrained(tmp_path, model=convnet()).net)
+def test_a_pretrained_model_and_distribution_of_ones_own_are_given(own, tmp_path):
+    same_state(own, ks.hub.Pretrained.from_pretrained(tmp_path, model=mlp(3, 5, 4), distributions=[OneSigma]).net)
 
 
 def test_pushing_uploads_the_files_of_save(tmp_path, monkeypatch):
@@ -365,14 +400,14 @@ def test_pushing_uploads_the_files_of_save(tmp_path, monkeypatch):
 
     monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: Created)
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
-    net = NETS["ksn"]()
+    net = ksn()
     ks.hub.Pretrained(net).push_to_hub("me/net")
     ks.save(net, tmp_path)
     assert {name: pushed["me/net"][name] for name in files_in(tmp_path)} == files_in(tmp_path)
 
 
 def test_what_is_pretrained_elsewhere_is_fetched_by_its_name(tmp_path, monkeypatch):
-    net, asked = NETS["ksn"](), []
+    net, asked = ksn(), []
     ks.save(net, tmp_path)
 
     def snapshot_download(name, *, revision, **_):

@@ -23,6 +23,10 @@ class ConfigError(ArgumentError):
     """A training setting that is not allowed."""
 
 
+class NonFiniteError(KernelseedError, FloatingPointError):
+    """A loss or a gradient that is NaN or infinite."""
+
+
 class DataError(KernelseedError, ValueError):
     """Data that is missing, damaged or not what it should be."""
 

@@ -6,13 +6,14 @@ net = ks.hub.Pretrained.from_pretrained("me/my-network").net
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelHubMixin, snapshot_download
 from torch import nn
 
-from kernelseed.core.storage import load, save
+from kernelseed.core import WeightDistribution, load, save
 
 
 class Pretrained(ModelHubMixin, library_name="kernelseed", tags=["kernelseed", "bayesian-deep-learning"]):
@@ -35,6 +36,7 @@ class Pretrained(ModelHubMixin, library_name="kernelseed", tags=["kernelseed", "
         local_files_only: bool,
         token: Any,
         model: nn.Module | None = None,
+        distributions: Iterable[type[WeightDistribution]] = (),
         **_: Any,
     ) -> Pretrained:
         folder = model_id
@@ -47,4 +49,4 @@ class Pretrained(ModelHubMixin, library_name="kernelseed", tags=["kernelseed", "
                 local_files_only=local_files_only,
                 token=token,
             )
-        return cls(load(folder, model))
+        return cls(load(folder, model, distributions=distributions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import rich.table
 import typer
@@ -11,13 +11,29 @@ from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.show import console, narrow_table, print_json, say
-from kernelseed.core.files import write_text
-from kernelseed.reproduction import DATA, NETWORKS, PRESETS, Plan, Table, collected, table
+from kernelseed.core import write_text
+from kernelseed.errors import MissingPackageError
+from kernelseed.reproduction import (
+    DATA,
+    HEADING,
+    MARKS,
+    NETWORKS,
+    OWN_DEFAULTS,
+    PRESETS,
+    RICH,
+    Line,
+    Plan,
+    Table,
+    claims_markdown,
+    collected,
+    draw_figure,
+    notes_markdown,
+    paper_table,
+    table_latex,
+    table_markdown,
+    write_figure,
+)
 from kernelseed.reproduction import reproduce as run_plan
-from kernelseed.reproduction.claims import claims_markdown
-from kernelseed.reproduction.remarks import MARKS, OWN_DEFAULTS
-from kernelseed.reproduction.render import HEADING, RICH, latex, markdown, notes_markdown
-from kernelseed.reproduction.tables import Line
 
 TABLES = ("table.md", "table.tex")
 
@@ -38,9 +54,9 @@ def reproduce(
     kl: Annotated[
         str, typer.Option(help="The KL's weight in the paper's rows: automatic, blundell, uniform or a number.")
     ] = "automatic",
-    vogn_samples: Annotated[int, typer.Option(min=1, help="Draws a step of VOGN; the paper's ten are slow.")] = 10,
+    vogn_samples: Annotated[int, typer.Option(min=1, help="VOGN's draws a training step; ten are slow.")] = 10,
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips in training.")] = False,
-    recalibrate: Annotated[
+    update_bn: Annotated[
         int, typer.Option(help="Training images to re-estimate BatchNorm from for each draw, in the paper's rows too.")
     ] = 0,
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true.")] = "32-true",
@@ -62,24 +78,23 @@ def reproduce(
     networks = None if rows is None else [name.strip() for name in rows.split(",") if name.strip()]
     plan = Plan(
         data, preset, networks, seeds,
-        kl=kl, vogn_samples=vogn_samples, augment=augment, recalibrate=recalibrate, machine=machine,
+        kl=kl, vogn_samples=vogn_samples, augment=augment, update_bn=update_bn, machine=machine,
     )  # fmt: skip
     try:
         found = run_plan(
             plan, out, results=results, data_dir=data_dir, progress=not (quiet or json),
             tell=(lambda line: None) if quiet else (lambda line: say(f"[bold]{escape(line)}[/]")),
-            keep=lambda found: _write(table(data, found), out / plan.folder),
+            keep=lambda found: _write(paper_table(data, found), out / plan.folder),
         )  # fmt: skip
     except KeyboardInterrupt:
         say("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
     if not found:  # another rank reports
         return
-    every = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
-    figures = _figure(every, out / plan.variant / "figure-3")
+    figures = _figure(plan, out, results)
     if json:
         return print_json(found)
-    _print(table(data, found))
+    _print(paper_table(data, found))
     for path in (*(out / plan.folder / name for name in TABLES), *figures):
         console.print(f"Wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
 
@@ -87,10 +102,10 @@ def reproduce(
 def _write(shown: Table, folder: Path) -> None:
     """The table as it stands, in both of its files."""
     claims = ("## The paper's conclusions", claims_markdown([shown]))
-    pages = ("\n\n".join((f"# {shown.title}", markdown(shown), *claims, notes_markdown(shown))) + "\n", latex(shown))
+    page = "\n\n".join((f"# {shown.title}", table_markdown(shown), *claims, notes_markdown(shown))) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, page in zip(TABLES, pages, strict=True):
-        write_text(folder / name, page)
+    for name, text in zip(TABLES, (page, table_latex(shown)), strict=True):
+        write_text(folder / name, text)
 
 
 def _print(shown: Table) -> None:
@@ -107,11 +122,11 @@ def _rich_table(title: str, lines: list[Line]) -> rich.table.Table:
     return drawn
 
 
-def _figure(found: dict[str, dict[str, list[dict[str, Any]]]], stem: Path) -> list[Path]:
-    from kernelseed.reproduction import panels
-
+def _figure(plan: Plan, out: Path, results: Path | None) -> list[Path]:
+    """All four data sets, as far as there are results."""
+    found = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
     try:
-        return panels.write(panels.draw(found), stem)
-    except ModuleNotFoundError:
-        say('no figure: matplotlib is missing; it comes with pip install "kernelseed[all]"')
+        return write_figure(draw_figure(found), out / plan.variant / "figure-3")
+    except MissingPackageError as error:
+        say(f"no figure: {escape(str(error))}")
         return []

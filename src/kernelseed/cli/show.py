@@ -11,10 +11,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from kernelseed.metrics import METRICS
+
 console = Console()
 stderr = Console(stderr=True)
-
-COLUMNS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓", "brier": "Brier ↓"}
 
 
 def complain(message: str) -> None:
@@ -56,15 +56,11 @@ def rows_of(result: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str,
 def comparison(results: Sequence[dict[str, Any]], title: str) -> Table:
     """Methods against metrics, the best value of each column in bold."""
     rows = [row for result in results for row in rows_of(result)]
-    best = {
-        key: (max if key == "accuracy" else min)(round(metrics[key], 4) for _, _, metrics in rows) for key in COLUMNS
-    }
-    table = narrow_table(["Model"], ["Params", "RS", *COLUMNS.values()], title)
-    for label, parameters, metrics in rows:
-        cells = [
-            f"[bold]{metrics[key]:.4f}[/]" if round(metrics[key], 4) == best[key] else f"{metrics[key]:.4f}"
-            for key in COLUMNS
-        ]
+    best = {key: metric.best(found[key] for _, _, found in rows) for key, metric in METRICS.items()}
+    table = narrow_table(["Model"], ["Params", "RS", *(metric.heading for metric in METRICS.values())], title)
+    for label, parameters, found in rows:
+        shown = {key: metric.show(found[key]) for key, metric in METRICS.items()}
+        cells = [f"[bold]{text}[/]" if text == best[key] else text for key, text in shown.items()]
         table.add_row(label, megas(parameters["trained"]), f"{parameters['relative']:.2f}", *cells)
     return table
 

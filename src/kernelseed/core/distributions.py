@@ -68,16 +68,17 @@ class Gaussian:
     @classmethod
     def from_rho(cls, mean: Tensor, rho: Tensor, *, swapped: bool = False) -> Gaussian:
         """The paper's parameterisation: std = log(1 + exp(rho))."""
-        mean, std, log_std = one_pass(mean, softplus(rho), log_softplus(rho))
-        return cls(mean, std, log_std, swapped)
+        return cls(mean, softplus(rho), log_softplus(rho), swapped)
 
     def sample(self, noise: Noise) -> Sample:
         """Draw once: mean + std * noise, differentiable in both."""
         if self.std is None:
             return self.at_mean()
         normal = self.normal(noise)
-        (value,) = one_pass(torch.addcmul(self.mean.to(self.std.dtype), self.std, normal))
-        return GaussianSample(value.to(self.mean.dtype), self, normal)
+        value = torch.addcmul(self.mean.to(self.std.dtype), self.std, normal).to(self.mean.dtype)
+        # Every gradient comes back by way of these four.
+        value, mean, std, log_std = one_pass(value, self.mean, self.std, log_std_of(self))
+        return GaussianSample(value, Gaussian(mean, std, log_std, self.swapped), normal)
 
     def at_mean(self) -> Sample:
         """The mean, as a sample."""

@@ -35,9 +35,14 @@ def write_text(path: Path, text: str) -> None:
         scratch.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def to_json(value: Any) -> str:
     """Readable JSON."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file, whole or not at all."""
+    write_text(path, to_json(value))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -82,16 +82,26 @@ class Categorical(Likelihood[Classification]):
         self.register_buffer("weight", weight, persistent=False)
         self.ignore_index = ignore_index
 
+    def read(self, output: Any) -> Tensor:
+        """The logits."""
+        logits = super().read(output)
+        if logits.dim() < 2:
+            raise ArgumentError(
+                f"the network's output has shape {tuple(logits.shape)}; axis 1 must be the classes: (batch, classes)."
+            )
+        return logits
+
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Cross entropy of integer labels, averaged over those that count."""
         logits = self.read(output)
-        if can_look_at(target):
-            check_labels(target, logits, self.ignore_index)
-        total = F.cross_entropy(logits, target, self.weight, ignore_index=self.ignore_index, reduction="sum")
+        check_labels(target, logits, self.ignore_index)
+        target = target.long()  # in eight bits, 156 would equal an ignore_index of -100
+        weight = None if self.weight is None else self.weight.to(logits)
+        total = F.cross_entropy(logits, target, weight, ignore_index=self.ignore_index, reduction="sum")
         counts = target != self.ignore_index
-        if self.weight is None:
+        if weight is None:
             return total / counts.sum().clamp_min(1)
-        share = self.weight[target.where(counts, torch.zeros_like(target))] * counts
+        share = weight[target.where(counts, torch.zeros_like(target))] * counts
         return total / share.sum().clamp_min(torch.finfo(share.dtype).tiny)
 
     def predictive(self, outputs: list[Any]) -> Classification:
@@ -151,20 +161,23 @@ class Gaussian(Likelihood[Regression]):
 
 
 def can_look_at(tensor: Tensor) -> bool:
-    """Whether values can be checked at no cost: elsewhere it would stop the device, or split a compiled graph."""
-    return tensor.is_cpu and not torch.compiler.is_compiling()
+    """Whether values can be checked at no cost: elsewhere it would stop the device, or a compiler, or vmap."""
+    transformed = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+    return tensor.is_cpu and not transformed
 
 
 def check_labels(labels: Tensor, logits: Tensor, ignore_index: int) -> None:
     """Labels are whole numbers from 0 to the number of classes - 1, or the one that is ignored; one an example."""
-    if labels.is_floating_point():
-        raise ArgumentTypeError(f"labels has dtype {labels.dtype}; class labels are whole numbers: use labels.long().")
     wanted = (len(logits), *logits.shape[2:])
     if labels.shape != wanted:
         raise ArgumentError(
             f"labels has shape {tuple(labels.shape)}, and the network's output {tuple(logits.shape)}; labels must have "
             f"shape {wanted}, one class each: use labels.argmax(1) for one-hot labels, labels.flatten() for a column."
         )
+    if labels.is_floating_point():
+        raise ArgumentTypeError(f"labels has dtype {labels.dtype}; class labels are whole numbers: use labels.long().")
+    if not can_look_at(labels):
+        return
     num_classes = logits.shape[1]
     wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
     if wrong.any():

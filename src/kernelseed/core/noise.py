@@ -17,7 +17,7 @@ class Noise:
     """A value: asked again, it gives the same numbers. Each weight of a network has its own, and each part of a weight.
 
     On the CPU the numbers come from Philox4x32, with or without a C compiler. Other devices use their own generator,
-    seeded by the same key.
+    seeded by the same key (in compiled code: as it stands).
 
     >>> noise = Noise.new(torch.Generator().manual_seed(0))
     >>> torch.equal(noise.normal((2, 3)), noise.normal((2, 3)))
@@ -57,9 +57,9 @@ class Noise:
         """Standard normals of this shape, made in float32."""
         device = torch.device(device)
         count = torch.Size(shape).numel()
-        if device.type == "cpu" or torch.compiler.is_compiling():
-            return philox.normal(count, *self.stream).to(device, dtype).view(shape)
-        if device.type == "meta":
-            return torch.empty(shape, dtype=dtype, device=device)
+        if device.type == "cpu":
+            return philox.normal(count, *self.stream).to(dtype).view(shape)
+        if device.type == "meta" or torch.compiler.is_compiling():  # a compiled graph has one generator a device
+            return torch.randn(shape, dtype=dtype, device=device)
         generator = generator_for("noise", *self.key.tolist(), self.weight, self.part, device=device)
         return torch.randn(shape, generator=generator, dtype=dtype, device=device)

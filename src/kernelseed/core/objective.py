@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from kernelseed.core.likelihoods import Categorical, Likelihood
 from kernelseed.core.network import Draw
@@ -74,6 +75,11 @@ class ELBO(nn.Module):
         For a transformer's `output.loss`, for several heads whose losses you add, or for anything else.
         """
         _require_draw(draw)
+        if not isinstance(nll, Tensor):
+            raise ArgumentTypeError(
+                f"nll is a {type(nll).__name__}; it must be a tensor, differentiable in the draw's weights: a "
+                "transformer's output has a loss if its labels are given."
+            )
         kl = draw.kl(self.prior)
         moment = step if isinstance(step, Moment) else Moment(step, self.num_data)
         weight = self.kl_weight(replace(moment, num_weights=draw.num_weights))
@@ -91,4 +97,9 @@ def call(draw: Any, x: Any) -> Any:
     """Run a draw on one batch's inputs: a tensor, a mapping of keyword arguments or a tuple of positional ones."""
     if isinstance(x, Mapping):
         return draw(**x)
-    return draw(*x) if isinstance(x, (tuple, list)) else draw(x)
+    return draw(*x) if is_positional(x) else draw(x)
+
+
+def is_positional(x: Any) -> bool:
+    """Whether it is several positional arguments. A packed sequence is a tuple too, but one argument."""
+    return isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from kernelseed.core.batchnorm import batch_norms, estimate_statistics
 from kernelseed.core.dropout import DropoutPass, dropout_layers
 from kernelseed.core.likelihoods import Categorical, Likelihood
 from kernelseed.core.network import BayesianModule, Draw
-from kernelseed.core.objective import call
+from kernelseed.core.objective import call, is_positional
 from kernelseed.core.predictive import Classification, Regression, concatenate
 from kernelseed.core.seeds import derive_seed, generator_for
-from kernelseed.errors import ArgumentError
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 TARGET_KEYS = {"label", "labels", "target", "targets"}
 P = TypeVar("P", Classification, Regression)
@@ -82,6 +84,8 @@ def predict(
     """
     if samples < 0:
         raise ArgumentError(f"samples is {samples}; take 0 for the posterior mean, or the number of draws to average.")
+    if batch_size < 1:
+        raise ArgumentError(f"batch_size is {batch_size}; a batch has at least one row.")
     likelihood = Categorical() if likelihood is None else likelihood
     members: list[Member] = list(net) if isinstance(net, (Sequence, nn.ModuleList)) else [net]
     if not members:
@@ -93,7 +97,7 @@ def predict(
             if not batches:
                 raise ArgumentError("update_bn yields no batches; give some training data, a few thousand examples.")
             draws = [_with_own_statistics(draw, batches) for draw in draws]
-        device = _device_of(draws[0].skeleton)
+        device = _device_of(draws[0])
         parts: list[Any] = []
         for x in _inputs(data, batch_size):
             x = _to(x, device)
@@ -124,7 +128,7 @@ def make_draws(net: Member, samples: int, seed: int, member: int = 0) -> list[Dr
 def _with_own_statistics(draw: Draw | DropoutPass, batches: list[Any]) -> Draw | DropoutPass:
     if not batch_norms(draw.skeleton):
         return draw
-    device = _device_of(draw.skeleton)
+    device = _device_of(draw)
 
     def run(buffers: dict[str, Tensor], batch: Any) -> None:
         call(replace(draw, buffers=buffers), _to(batch, device))
@@ -146,9 +150,12 @@ def evaluating(modules: list[nn.Module]) -> Iterator[None]:
 
 
 def _inputs(data: Data, batch_size: int) -> Iterator[Any]:
+    if isinstance(data, Mapping):
+        raise ArgumentTypeError("data is a mapping, which is one batch; give batches: [data].")
     if isinstance(data, Tensor):
-        # An empty tensor is one empty batch, so that an empty prediction has the right shape.
-        yield from data.split(batch_size) if len(data) else (data,)
+        # Of nearly the same size: to BatchNorm each counts as much as another, and one row alone has no variance. An
+        # empty tensor is one empty batch, so that an empty prediction has the right shape.
+        yield from data.tensor_split(max(1, -(-len(data) // batch_size)))
     else:
         yield from map(_inputs_of, data)
 
@@ -157,26 +164,35 @@ def _inputs_of(batch: Any) -> Any:
     """The inputs of a loader's batch, labels left out."""
     if isinstance(batch, Mapping):
         return {key: value for key, value in batch.items() if key not in TARGET_KEYS}
-    if isinstance(batch, (tuple, list)):
+    if is_positional(batch):
         inputs = batch[:-1] if len(batch) > 1 else batch
         return inputs[0] if len(inputs) == 1 else inputs
     return batch
 
 
 def _to(x: Any, device: torch.device) -> Any:
-    if isinstance(x, Tensor):
-        return x.to(device)
+    if isinstance(x, (Tensor, PackedSequence)):
+        return x.to(device)  # type: ignore[arg-type]
     if isinstance(x, Mapping):
         return {key: _to(value, device) for key, value in x.items()}
-    return type(x)(_to(value, device) for value in x) if isinstance(x, (tuple, list)) else x
+    if isinstance(x, (tuple, list)):
+        moved = [_to(value, device) for value in x]
+        return type(x)(*moved) if hasattr(x, "_fields") else type(x)(moved)  # a named tuple takes them one by one
+    return x
 
 
 def _module_of(net: Member) -> nn.Module:
-    return net if isinstance(net, nn.Module) else net.skeleton
+    if isinstance(net, nn.Module):
+        return net
+    if isinstance(net, (Draw, DropoutPass)):
+        return net.skeleton
+    raise ArgumentTypeError(f"net is or has a {type(net).__name__}; give a module, a draw, or a list of them.")
 
 
-def _device_of(module: nn.Module) -> torch.device:
-    for tensor in [*module.parameters(), *module.buffers()]:
+def _device_of(draw: Draw | DropoutPass) -> torch.device:
+    """Where its tensors are. A skeleton whose parameters are all Bayesian may have none itself."""
+    samples = draw.samples.values() if isinstance(draw, Draw) else ()
+    for tensor in chain(draw.skeleton.parameters(), draw.skeleton.buffers(), (sample.value for sample in samples)):
         return tensor.device
     return torch.device("cpu")
 

@@ -44,7 +44,7 @@ def uniform() -> Schedule:
 def constant(temperature: float) -> Schedule:
     """A fixed temperature: below 1 the posterior is colder than Bayes' rule asks for."""
     if not (temperature >= 0 and math.isfinite(temperature)):
-        raise ArgumentError(f"temperature is {temperature}; it must be finite, and 0 (no KL) or more.")
+        raise ArgumentError(f"temperature is {temperature}; a weight of the KL must be finite, and 0 (none) or more.")
     return partial(_constant, temperature)
 
 
@@ -69,11 +69,11 @@ def blundell(num_batches: int | None = None) -> Schedule:
     return partial(_blundell, num_batches)
 
 
-def warmup(steps: int, then: Schedule | None = None) -> Schedule:
+def warmup(steps: int, then: Schedule | float | None = None) -> Schedule:
     """A linear rise from 0 over this many steps, multiplied into the schedule that follows (default: uniform)."""
     if steps < 1:
         raise ArgumentError(f"steps is {steps}; a warm-up takes at least one step.")
-    return partial(_warmup, steps, then or uniform())
+    return partial(_warmup, steps, uniform() if then is None else as_schedule(then))
 
 
 def as_schedule(given: Schedule | float | None) -> Schedule:
@@ -85,6 +85,9 @@ def as_schedule(given: Schedule | float | None) -> Schedule:
     if given is None:
         return automatic()
     if callable(given):
+        if given in (uniform, constant, automatic, blundell, warmup):
+            name = f"schedules.{given.__name__}"
+            raise ArgumentTypeError(f"kl_weight is the function {name}; call it to make a schedule: {name}(...).")
         return given
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise ArgumentTypeError(

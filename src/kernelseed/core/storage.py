@@ -13,10 +13,10 @@ from torch import nn
 
 from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
-from kernelseed.core.files import read_json, whole_or_nothing, write_json
+from kernelseed.core.files import read_json, to_json, whole_or_nothing, write_text
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
-from kernelseed.errors import PathExistsError, StorageError
+from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed)
@@ -37,9 +37,15 @@ def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
     for name in (CONFIG, WEIGHTS):
         if (folder / name).exists():
             raise PathExistsError(f"{folder / name} exists; choose another folder, or remove the file first.")
-    folder.mkdir(parents=True, exist_ok=True)
+    if "network" in extra:
+        raise ArgumentError("extra has 'network', under which the network's description is kept; take another name.")
+    config = to_json({"network": describe(net), **extra})  # first: what is no JSON should leave no file behind
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"can't make the folder {folder}: {error.strerror}; choose another.") from None
     write_weights(net, folder / WEIGHTS)
-    write_json(folder / CONFIG, {"network": describe(net), **extra})
+    write_text(folder / CONFIG, config)
 
 
 def load(
@@ -57,7 +63,7 @@ def load(
     config = read_json(folder / CONFIG)
     if not isinstance(config.get("network"), dict):
         raise StorageError(f"{folder / CONFIG} describes no network; was it written by ks.save?")
-    known = {kind.__name__: kind for kind in (*OWN_DISTRIBUTIONS, *distributions)}
+    known = _by_name(distributions)
     try:
         net = rebuild(config["network"], model, known)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
@@ -75,6 +81,7 @@ def describe(net: nn.Module) -> dict[str, Any]:
         return {"kind": "ensemble", "members": [describe(member) for member in net]}
     if not isinstance(net, BayesianModule):
         return {"kind": "plain", "model": models.recipe(net)}
+    _by_name(type(weight) for weight in net.weights.values())
     weights = {name: {"distribution": type(w).__name__, **w.spec()} for name, w in net.weights.items()}
     aliases = dict(net.weights.aliases)
     return {"kind": "bayesian", "model": models.recipe(net.skeleton), "weights": weights, "aliases": aliases}
@@ -90,48 +97,75 @@ def rebuild(
     if description["kind"] == "plain":
         return plain
     weights = {name: _blank(entry, distributions) for name, entry in description["weights"].items()}
-    for name in (*weights, *description["aliases"]):
+    aliases = description["aliases"]
+    for name in (*weights, *aliases):
+        stored, there = weights[aliases.get(name, name)].shape, plain.get_parameter(name).shape
+        if stored != there:
+            raise ValueError(f"{name} is of shape {tuple(stored)}, and in the model {tuple(there)}")
         remove_parameter(plain, name)
-    return BayesianModule(plain, weights, description["aliases"])
+    return BayesianModule(plain, weights, aliases)
+
+
+def _by_name(kinds: Iterable[type[WeightDistribution]]) -> dict[str, type[WeightDistribution]]:
+    """The library's distributions and these, by the names that files know them by."""
+    named = {kind.__name__: kind for kind in OWN_DISTRIBUTIONS}
+    for kind in kinds:
+        if named.setdefault(kind.__name__, kind) is not kind:
+            raise ArgumentError(
+                f"{kind.__module__}.{kind.__qualname__} has the name of another weight distribution, and files tell "
+                "them apart by name; rename the class."
+            )
+    return named
 
 
 def _blank(entry: dict[str, Any], distributions: dict[str, type[WeightDistribution]]) -> WeightDistribution:
     spec = dict(entry)
     name = spec.pop("distribution")
     if name not in distributions:
+        what = name if str(name).isidentifier() else "..."  # nobody should paste an expression out of a file
         raise StorageError(
             f"the network has weights of the distribution {name!r}, which is none of {', '.join(distributions)}; "
-            f"give the class that it was saved with: load(folder, distributions=[{name}])."
+            f"give the class that it was saved with: load(folder, distributions=[{what}])."
         )
     return distributions[name].from_spec(spec)
 
 
 def write_weights(net: nn.Module, path: Path) -> None:
     """All parameters and buffers, whole or not at all."""
-    from safetensors.torch import save_model
-
+    safetensors = _safetensors()
     with whole_or_nothing(path) as scratch:
-        save_model(net, str(scratch))
+        try:
+            safetensors.torch.save_model(net, str(scratch))
+        except safetensors.SafetensorError as error:  # which it raises for a full disk, too
+            raise OSError(str(error)) from error
 
 
 def read_weights(net: nn.Module, path: Path) -> None:
     """Fill a network from the file; names and shapes must fit, the precision becomes the file's."""
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import load_model
-
+    safetensors = _safetensors()
     if not path.exists():
         raise StorageError(f"{path} is missing; give a folder that was written by kernelseed.")
     try:
-        with safe_open(str(path), "pt") as file:
+        with safetensors.safe_open(str(path), "pt") as file:
             stored = set(file.keys())
             for name, tensor in (*net.named_parameters(), *net.named_buffers()):
                 if name in stored:
                     tensor.data = tensor.data.to(file.get_tensor(name).dtype)
-        load_model(net, str(path))
-    except SafetensorError as error:
+        safetensors.torch.load_model(net, str(path))
+    except safetensors.SafetensorError as error:
         raise StorageError(f"{path} is not a whole safetensors file ({error}); take another copy of it.") from None
     except RuntimeError as error:
         reason = textwrap.shorten(str(error).strip().splitlines()[-1], 200)
         raise StorageError(
             f"{path} belongs to another architecture ({reason}); give the file that was saved with this {CONFIG}."
         ) from None
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError:
+        raise MissingPackageError(
+            'a network\'s file needs the package safetensors: pip install "kernelseed[train]".'
+        ) from None
+    return safetensors

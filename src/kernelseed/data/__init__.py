@@ -12,13 +12,14 @@
 >>> x.dtype, len(batches)
 (torch.float32, 11)
 
-`data.available()` lists the names; `folder:PATH` loads pictures of your own.
+`data.available()` lists the names; `folder:PATH` loads images of your own.
 """
 
-from .batches import Batches, augment, normalise
-from .dataset import DataError, Dataset, Split
-from .image_folder import read_pictures
-from .loading import Available, available, fetch, load, load_test
+from kernelseed.data.batches import Batches, augment, normalise
+from kernelseed.data.dataset import Dataset, Split
+from kernelseed.data.images import read_images
+from kernelseed.data.loading import Available, available, fetch, load, load_test
+from kernelseed.errors import DataError
 
 __all__ = [
     "Available",
@@ -32,5 +33,5 @@ __all__ = [
     "load",
     "load_test",
     "normalise",
-    "read_pictures",
+    "read_images",
 ]

@@ -1,4 +1,4 @@
-"""From uint8 pictures to float32 batches: augmentation, normalisation, and an order that can be repeated."""
+"""From uint8 images to float32 batches: augmentation, normalisation, and an order that can be repeated."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .dataset import Split, Stream, generator_for
+from kernelseed.core.seeds import generator_for
+from kernelseed.data.dataset import Split, check_seed
+from kernelseed.errors import ArgumentError
 
 
 def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """uint8 pixels in [0, 255] to float32: (pixel / 255 - mean) / std, channel by channel."""
     channels = batch.shape[1]
     if not len(mean) == len(std) == channels:
-        raise ValueError(
-            f"mean and std must have one number for each of {channels} channels, got {len(mean)} and {len(std)}"
+        raise ArgumentError(
+            f"mean and std have {len(mean)} and {len(std)} numbers; the images have {channels} channels: give one "
+            "number for each."
         )
     centre, scale = (
         torch.tensor(constant, dtype=torch.float32, device=batch.device).mul_(255).view(-1, 1, 1)
@@ -26,16 +29,16 @@ def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
 
 
 def augment(batch: Tensor, crop: int = 4, flip: bool = True, generator: torch.Generator | None = None) -> Tensor:
-    """Shift each picture by up to `crop` pixels over a black border, and mirror it with probability one half.
+    """Shift each image by up to `crop` pixels over a black border, and mirror it with probability one half.
 
     Each has a shift of its own. `generator` lives on the CPU, so that a seed means the same on every device.
     """
     if crop < 0:
-        raise ValueError(f"crop must be at least 0, got {crop}")
+        raise ArgumentError(f"crop is {crop}; it must be at least 0: 0 turns shifts off.")
     count, _, height, width = batch.shape
     if crop:
         top, left = torch.randint(2 * crop + 1, (2, count), generator=generator).to(batch.device)
-        # Every shift as a view on the padded batch; indexing copies one for each picture.
+        # Every shift as a view on the padded batch; indexing copies one for each image.
         shifts = F.pad(batch, [crop] * 4).unfold(2, height, 1).unfold(3, width, 1)
         batch = shifts[torch.arange(count, device=batch.device), :, top, left]
     if flip:
@@ -73,11 +76,12 @@ class Batches:
         world_size: int = 1,
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}")
+            raise ArgumentError(f"batch_size is {batch_size}; it must be at least 1: 128 is common.")
+        check_seed(seed)
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0..world_size-1, got rank {rank} of world_size {world_size}")
+            raise ArgumentError(
+                f"rank is {rank} with world_size {world_size}; 0 <= rank < world_size: give each process its own."
+            )
         self.split = split
         self.mean = tuple(mean)
         self.std = tuple(std)
@@ -90,15 +94,15 @@ class Batches:
         self.world_size = world_size
         self.epoch = 0
         if len(self) == 0:
-            raise ValueError(
-                f"batch_size must leave at least one batch: {len(split)} examples, batch_size {batch_size}, "
-                f"world_size {world_size}, drop_last {drop_last}; give a smaller one"
+            raise ArgumentError(
+                f"batch_size is {batch_size} with world_size {world_size} and drop_last {drop_last}; that leaves no "
+                f"batch (the split has {len(split)}): give a smaller one."
             )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass belongs to."""
         if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+            raise ArgumentError(f"epoch is {epoch}; it must be at least 0: epochs are counted from there.")
         self.epoch = epoch
 
     @property
@@ -114,7 +118,7 @@ class Batches:
         """The indices of this rank's examples in this epoch."""
         total = len(self.split)
         everything = (
-            torch.randperm(total, generator=generator_for(Stream.ORDER, self.seed, self.epoch))
+            torch.randperm(total, generator=generator_for("order", self.seed, self.epoch))
             if self.shuffle
             else torch.arange(total)
         )
@@ -125,6 +129,6 @@ class Batches:
         for step, index in enumerate(self.order().to(self.split.labels.device).split(self.batch_size)):
             images = self.split.images[index]
             if self.augment is not None:
-                key = (Stream.AUGMENTATION, self.seed, epoch, step, self.rank)
-                images = self.augment(images, generator=generator_for(*key))
+                generator = generator_for("augmentation", self.seed, epoch, step, self.rank)
+                images = self.augment(images, generator=generator)
             yield normalise(images, self.mean, self.std), self.split.labels[index]

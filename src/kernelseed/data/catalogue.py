@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .dataset import Split, require, stratified_split
-from .downloads import Source
-from .formats import cifar_record_bytes, read_cifar, read_idx
+from kernelseed.data.dataset import Split, stratified_split
+from kernelseed.data.downloads import Source
+from kernelseed.data.formats import cifar_record_bytes, read_cifar, read_idx
+from kernelseed.data.optional import require
 
 _DIGITS_TEST_FRACTION = 0.2
 
@@ -64,7 +65,7 @@ def _cifar_set(
     *,
     archive: tuple[str, int, str],  # name, size and md5
     label_bytes: int,
-    train: dict[str, int],  # pictures in each file
+    train: dict[str, int],  # images in each file
     test: dict[str, int],
     class_names: str,
     mean: tuple[float, ...],

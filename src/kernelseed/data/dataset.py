@@ -1,46 +1,34 @@
-"""What a data set is once it is in memory: uint8 pictures, labels, and the constants that normalise them."""
+"""What a data set is once it is in memory: uint8 images, labels, and the constants that normalise them."""
 
 from __future__ import annotations
 
-import enum
-import importlib
 from dataclasses import dataclass
-from typing import Any
+from numbers import Integral
 
-import numpy as np
 import torch
 from torch import Tensor
 
-
-class DataError(Exception):
-    """Data that is missing, broken or unfit; the message is one line that names the file and the remedy."""
-
-
-def require(module: str, purpose: str) -> Any:
-    """Import an optional package where it is needed; importing kernelseed.data takes torch and numpy only."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(f'{purpose} needs {module} ({error}): pip install "kernelseed[data]"') from error
+from kernelseed.core.seeds import generator_for
+from kernelseed.errors import ArgumentError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """Pictures (uint8, N x C x H x W) and their labels (int64, N)."""
+    """Images (uint8, N x C x H x W) and their labels (int64, N)."""
 
     images: Tensor
     labels: Tensor
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            raise ValueError(
-                f"images must be a uint8 tensor N x C x H x W, got {self.images.dtype} of shape "
-                f"{tuple(self.images.shape)}"
+            raise ArgumentError(
+                f"images is {self.images.dtype} of shape {tuple(self.images.shape)}; it must be uint8 of shape "
+                "(N, C, H, W): give pixels from 0 to 255."
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
-            raise ValueError(
-                f"labels must be an int64 tensor with one label for each of {len(self.images)} images, got "
-                f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
+            raise ArgumentError(
+                f"labels is {self.labels.dtype} of shape {tuple(self.labels.shape)}; it must be int64 of shape "
+                f"({len(self.images)},): give one class for each image."
             )
 
     def __len__(self) -> int:
@@ -56,7 +44,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set in memory. Pictures stay uint8; `normalise` turns a batch of them into float32."""
+    """A data set in memory. Images stay uint8; `normalise` turns a batch of them into float32."""
 
     name: str
     train: Split
@@ -67,28 +55,10 @@ class Dataset:
     std: tuple[float, ...]
 
 
-class Stream(enum.IntEnum):
-    """What randomness is for; each purpose has a stream of its own."""
-
-    SPLIT = 1
-    ORDER = 2
-    AUGMENTATION = 3
-
-
-def generator_for(stream: Stream, *key: int) -> torch.Generator:
-    """A generator that is a pure function of the stream and its key, such as (seed, epoch).
-
-    torch keeps 32 bits of a seed, so sums of seed and epoch would soon repeat each other; numpy's
-    SeedSequence hashes them, and promises the same result in every version.
-    """
-    return torch.Generator().manual_seed(int(np.random.SeedSequence((stream, *key)).generate_state(1)[0]))
-
-
 def stratified_split(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     """Two parts of a split, the second with `fraction` of each class: at least one example, but never all."""
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
-    generator = generator_for(Stream.SPLIT, seed)
+    check_seed(seed)
+    generator = generator_for("split", seed)
     taken = torch.zeros(len(split), dtype=torch.bool)
     for label in split.labels.unique():
         members = (split.labels == label).nonzero().squeeze(1)
@@ -97,8 +67,14 @@ def stratified_split(split: Split, fraction: float, seed: int) -> tuple[Split, S
     return split.select(~taken), split.select(taken)
 
 
+def check_seed(seed: int) -> None:
+    """Raise unless the seed is one that every part of a run takes."""
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ArgumentError(f"seed is {seed!r}; it must be an integer of at least 0: any such number does.")
+
+
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, from its histogram: no float copy of the pictures."""
+    """Mean and standard deviation of each channel, from its histogram: no float copy of the images."""
     values = torch.arange(256, dtype=torch.float64) / 255
     means, stds = [], []
     for channel in images.unbind(1):

@@ -14,9 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from .dataset import DataError, require
+from kernelseed.data.optional import require
+from kernelseed.errors import DataError
+
+MAX_DOWNLOAD = 1 << 30  # bytes of a file whose size is not published; the largest known has a sixth of it
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,20 @@ def _check(path: Path, source: Source) -> None:
     try:
         flaw = _flaw(path, source)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); make it a readable file") from error
+        raise DataError(f"{path} can't be read ({error.strerror}); make it a readable file.") from error
     if flaw:
-        raise DataError(f"{path} is broken: {flaw}; delete it and load again")
+        raise DataError(f"{path} {flaw}: delete it and load again.")
 
 
 def _flaw(path: Path, source: Source) -> str | None:
-    """What tells the file at `path` from the published one."""
+    """What tells the file at `path` from the published one, as the middle of a sentence."""
+    if not path.is_file():  # reading a pipe would wait for ever
+        return "is not a regular file; the published one is"
     size = path.stat().st_size
     if source.size is not None and size != source.size:
-        return f"{size} bytes instead of {source.size}"
+        return f"has {size} bytes; the published file has {source.size}"
     if source.md5 is not None and (found := _md5(path)) != source.md5:
-        return f"its md5 is {found} instead of {source.md5}"
+        return f"has the md5 {found}; the published file has {source.md5}"
     return None
 
 
@@ -90,27 +95,31 @@ def unpack(archive: Path, members: Sequence[Source], root: Path) -> None:
                     continue
                 packed = tar.extractfile(entry) if entry.isreg() else None
                 if packed is None:
-                    raise DataError(f"{archive}: {entry.name} is not a plain file; delete the archive and load again")
+                    raise DataError(
+                        f"{entry.name} in {archive} is a link or a folder; it must be a file: delete the archive and "
+                        "load again."
+                    )
                 source = wanted.pop(entry.name)
                 with packed, _whole_or_nothing(root / source.path) as part:
                     with part.open("wb") as out:
                         shutil.copyfileobj(packed, out, 1 << 20)
                     if flaw := _flaw(part, source):
-                        raise DataError(f"{archive}: {entry.name} is broken: {flaw}; delete the archive and load again")
+                        raise DataError(f"{entry.name} in {archive} {flaw}: delete the archive and load again.")
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(
-            f"{archive} cannot be unpacked ({_one_line(error)}); unless the disk is full, delete it and load again"
+            f"{archive} can't be unpacked ({_one_line(error)}); unless the disk is full, delete it and load again."
         ) from error
     if wanted:
-        raise DataError(f"{archive} lacks {', '.join(wanted)}; delete it and load again")
+        raise DataError(f"{archive} lacks {', '.join(wanted)}; delete it and load again.")
 
 
 def _download(source: Source, root: Path, allowed: bool) -> None:
     target = root / source.path
     by_hand = f"put it there by hand from {source.url}"
     if not allowed:
-        raise DataError(f"{target} is missing; {by_hand}, or allow the download")
+        raise DataError(f"{target} is missing; {by_hand}, or allow the download.")
     pooch = require("pooch", f"downloading {target.name}")
+    limit = MAX_DOWNLOAD if source.size is None else source.size
     # Some servers would send a .gz file as a compressed encoding of its content, which requests then undoes.
     headers = {"Accept-Encoding": "identity"}
     try:
@@ -122,11 +131,31 @@ def _download(source: Source, root: Path, allowed: bool) -> None:
             fetch = pooch.HTTPDownloader(
                 progressbar=bar, chunk_size=1 << 16, headers=headers, hooks={"response": close_later}
             )
-            fetch(source.url, str(part), None)
+            with part.open("wb") as file:
+                fetch(source.url, _LimitedFile(file, limit), None)
             if flaw := _flaw(part, source):
-                raise DataError(f"{target} was not downloaded whole: {flaw}; try again, or {by_hand}")
-    except OSError as error:  # requests' exceptions are OSErrors too
-        raise DataError(f"{target} cannot be downloaded ({_one_line(error)}); {by_hand}") from error
+                raise DataError(f"{target} as downloaded {flaw}: try again, or {by_hand}.")
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:  # requests' exceptions are OSErrors; what a server says may be no number
+        raise DataError(f"{target} can't be downloaded ({_one_line(error)}); {by_hand}.") from error
+
+
+class _LimitedFile:
+    """A file that takes so many bytes and no more: whatever a server sends, the disk does not fill up."""
+
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self._file = file
+        self._limit = self._left = limit
+
+    def write(self, content: bytes) -> None:
+        self._left -= len(content)
+        if self._left < 0:
+            raise OSError(f"the server sends more than {self._limit:,} bytes")
+        self._file.write(content)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 @contextmanager

@@ -11,21 +11,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .dataset import DataError, Split
+from kernelseed.data.dataset import Split
+from kernelseed.errors import DataError
 
-_REMEDY = "delete it and load again"
+_REMEDY = "delete it and load again."
 _CIFAR_SHAPE = (3, 32, 32)
 _RECORDS_AT_ONCE = 10_000
 
 
 def read_idx(paths: Sequence[Path], classes: int) -> Split:
-    """A split from an idx file of pictures and one of labels, both gzipped."""
+    """A split from an idx file of images and one of labels, both gzipped."""
     images_path, labels_path = paths
     images, labels = _idx_array(images_path, dimensions=3), _idx_array(labels_path, dimensions=1)
     if len(images) != len(labels):
         raise DataError(
-            f"{images_path} has {len(images)} pictures but {labels_path} has {len(labels)} labels; "
-            "delete both and load again"
+            f"{images_path} has {len(images)} images, and {labels_path} has {len(labels)} labels; there must be one "
+            "for each: delete both and load again."
         )
     _check_labels(labels, classes, labels_path)
     return Split(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
@@ -36,7 +37,7 @@ def _idx_array(path: Path, dimensions: int) -> np.ndarray:
         with gzip.open(path, "rb") as file:
             content = bytearray(file.read())  # writable, as torch.from_numpy wants it
     except (EOFError, zlib.error, OSError) as error:
-        raise DataError(f"{path} cannot be unzipped ({error}); {_REMEDY}") from error
+        raise DataError(f"{path} can't be unzipped ({error}); {_REMEDY}") from error
     # Two zero bytes, the type (8: unsigned byte), the number of dimensions; then each dimension, big-endian.
     start = 4 + 4 * dimensions
     if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
@@ -44,7 +45,7 @@ def _idx_array(path: Path, dimensions: int) -> np.ndarray:
     shape = tuple(int(extent) for extent in np.frombuffer(content, ">u4", dimensions, offset=4))
     values = np.frombuffer(content, np.uint8, offset=start)
     if values.size != math.prod(shape):
-        raise DataError(f"{path} has {values.size} values but its head promises {shape}; {_REMEDY}")
+        raise DataError(f"{path} has {values.size} values; its head promises {shape}: {_REMEDY}")
     return values.reshape(shape)
 
 
@@ -60,7 +61,7 @@ def read_cifar(paths: Sequence[Path], classes: int, label_bytes: int) -> Split:
     for path in paths:
         count, rest = divmod(path.stat().st_size, record)
         if rest or not count:
-            raise DataError(f"{path} is broken: its size is no multiple of a record's {record} bytes; {_REMEDY}")
+            raise DataError(f"{path} has {path.stat().st_size} bytes; they must be records of {record}: {_REMEDY}")
         counts.append(count)
     images = np.empty((sum(counts), *_CIFAR_SHAPE), np.uint8)
     labels = np.empty(sum(counts), np.int64)
@@ -79,4 +80,4 @@ def read_cifar(paths: Sequence[Path], classes: int, label_bytes: int) -> Split:
 
 def _check_labels(labels: np.ndarray, classes: int, path: Path) -> None:
     if labels.size and labels.max() >= classes:
-        raise DataError(f"{path} has the label {labels.max()}, but there are only {classes} classes; {_REMEDY}")
+        raise DataError(f"{path} has the label {labels.max()}; there are {classes} classes: {_REMEDY}")

@@ -8,10 +8,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .catalogue import KNOWN, read_digits
-from .dataset import DataError, Dataset, Split, channel_statistics, stratified_split
-from .downloads import Source, data_folder, provide
-from .image_folder import PictureOptions, read_folder, read_test_folder
+from kernelseed.data.catalogue import KNOWN, read_digits
+from kernelseed.data.dataset import Dataset, Split, channel_statistics, stratified_split
+from kernelseed.data.downloads import Source, data_folder, provide
+from kernelseed.data.image_folder import read_folder, read_test_folder
+from kernelseed.data.images import ImageOptions
+from kernelseed.errors import ArgumentError, DataError
 
 _DIGITS = "digits"
 _FOLDER = "folder:"
@@ -38,7 +40,7 @@ def load(
     skip_unreadable: bool = False,
     download: bool = True,
 ) -> Dataset:
-    """Load a data set by name: one of `available()`, or `folder:PATH` for pictures of your own.
+    """Load a data set by name: one of `available()`, or `folder:PATH` for images of your own.
 
     Files are looked for in `data_dir`, else in the folder that the environment's KERNELSEED_DATA names, else
     in the user's cache, and downloaded to there if they are missing. `validation` is the fraction of each
@@ -46,16 +48,16 @@ def load(
     set.
 
     PATH holds the folders train and test, each with one folder for each class; or class folders alone, of
-    which a fifth, chosen by `seed`, is for testing. For such pictures, `size` (a number for squares, or
+    which a fifth, chosen by `seed`, is for testing. For such images, `size` (a number for squares, or
     height and width) is what they are resized to, `channels` is 1 for grey or 3 for colour (None: 3 if any
-    picture has colour), and `skip_unreadable` counts broken files in a warning instead of raising DataError.
+    image has colour), and `skip_unreadable` counts broken files in a warning instead of raising DataError.
 
     >>> load("digits", validation=0.2).class_names[:3]
     ('0', '1', '2')
     """
     if not 0 <= validation < 1:
-        raise ValueError(f"validation must be a fraction in [0, 1), got {validation}")
-    options = PictureOptions(size, channels, skip_unreadable)
+        raise ArgumentError(f"validation is {validation}; it is a share of the training data: 0 <= validation < 1.")
+    options = ImageOptions(size, channels, skip_unreadable)
     constants: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     if name.startswith(_FOLDER):
         train, test, class_names = read_folder(_folder_path(name), seed, options)
@@ -88,9 +90,9 @@ def load_test(
 ) -> Split:
     """The test split of `load`, without need of the train files: for out-of-distribution checks.
 
-    In a folder with train and test, `channels=None` is decided by the test pictures alone.
+    In a folder with train and test, `channels=None` is decided by the test images alone.
     """
-    options = PictureOptions(size, channels, skip_unreadable)
+    options = ImageOptions(size, channels, skip_unreadable)
     if name.startswith(_FOLDER):
         return read_test_folder(_folder_path(name), seed, options)
     _refuse_options(name, options)
@@ -138,17 +140,19 @@ def _check_known(name: str) -> None:
         return
     names = [_DIGITS, *KNOWN]
     nearest = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    raise DataError(f"unknown data set {name!r}; {hint}Known are {', '.join(names)}, and folder:PATH for pictures")
+    hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+    raise DataError(
+        f"the data set {name!r} is unknown{hint}; known are {', '.join(names)}, and folder:PATH for images of your own."
+    )
 
 
-def _refuse_options(name: str, options: PictureOptions) -> None:
-    if options != PictureOptions():
-        raise ValueError(f"size, channels and skip_unreadable are for folder:PATH only, not for {name}")
+def _refuse_options(name: str, options: ImageOptions) -> None:
+    if options != ImageOptions():
+        raise ArgumentError(f"size, channels and skip_unreadable are for folder:PATH only; {name} does without them.")
 
 
 def _folder_path(name: str) -> Path:
     path = name.removeprefix(_FOLDER)
     if not path:
-        raise DataError("folder: needs a path, such as folder:pictures/flowers")
+        raise DataError("folder: has no path; write it after the colon: folder:images/flowers.")
     return Path(path).expanduser()

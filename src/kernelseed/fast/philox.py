@@ -1,15 +1,14 @@
-"""Noise by counting: standard normals as a function of a key and their place, from the generator Philox4x32.
+"""Noise by counting: standard normals that are a function of a key and of their place, from the generator Philox4x32.
 
 Philox (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011) turns a counter into random
-words by ten rounds of multiplication. It passes all tests of TestU01's BigCrush, and 7 rounds would. A number depends
-on nothing but key and counter: any part of a stream can be made alone, in any order and by any number of threads, and
-made again when a gradient needs it.
+words by ten rounds of multiplication; seven are enough to pass TestU01's BigCrush. A number depends on the key and its
+counter alone. So any part of a stream can be made by itself, by any number of threads, and made again for a gradient.
 
-A stream is named by 64 bits of `key` and by the numbers of a `weight` and of its `part`, 32 bits each. Its normals come
-in blocks of 2,048. Counter j of block i holds the number 512 i + j in two words, then weight and part. Its four random
-words give two pairs of normals by Box and Muller, at places j, 512 + j, 1024 + j and 1536 + j of the block.
+A stream is named by the 64 bits of `key` and two numbers of 32 bits: the `weight` that the noise is for, and the `part`
+of it. Its normals come in blocks of 2,048. Counter j of block i is the number 512 i + j in two words, then weight and
+part. Its four random words give two pairs of normals by Box and Muller, at places j, 512 + j, 1024 + j and 1536 + j.
 
-kernels.c holds the same, in C. Where that can't be had, plain operations of torch make the same stream.
+kernels.c holds the same in C. Where that can't be had, torch's operations make the same stream.
 """
 
 from __future__ import annotations
@@ -25,57 +24,93 @@ from kernelseed.fast import kernels
 ROUNDS = 10
 COUNTERS = 512
 BLOCK = 4 * COUNTERS
+CHUNK = 128  # blocks that torch's operations make together: few enough to stay in cache
+
 WORD = 0xFFFFFFFF
-# Blocks that are made together by plain operations: their words stay in cache, and are enough for two threads.
-CHUNK = 32
+MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 
 
 def philox4x32(counter: Tensor, key: Tensor, rounds: int = ROUNDS) -> Tensor:
     """Random words for counters of shape (..., 4) and a key of shape (2,): all of them int64 that hold 32 bits."""
     x0, x1, x2, x3 = counter.unbind(-1)
     key0, key1 = key.unbind()
-    for number in range(rounds):
-        # A product wraps at 64 bits and its sign is no sign: the upper word is right once it is masked.
-        p, q = x0 * 0xD2511F53, x2 * 0xCD9E8D57
-        x0, x1 = ((q >> 32) ^ x1 ^ (key0 + number * 0x9E3779B9)) & WORD, q
-        x2, x3 = ((p >> 32) ^ x3 ^ (key1 + number * 0xBB67AE85)) & WORD, p
-    return torch.stack((x0, x1 & WORD, x2, x3 & WORD), -1)
+    for _ in range(rounds):
+        # A product's top bit is its sign here, which the shift copies: hence the masks.
+        p, q = x0 * MULTIPLIERS[0], x2 * MULTIPLIERS[1]
+        x0, x1 = ((q >> 32) & WORD) ^ x1 ^ key0, q & WORD
+        x2, x3 = ((p >> 32) & WORD) ^ x3 ^ key1, p & WORD
+        key0, key1 = (key0 + KEY_STEPS[0]) & WORD, (key1 + KEY_STEPS[1]) & WORD
+    return torch.stack((x0, x1, x2, x3), -1)
 
 
-def normal(n: int, key: Tensor, weight: int = 0, part: int = 0) -> Tensor:
-    """The first n normals of a stream, in float32. `key` is an int32 tensor of two elements.
+def _rounds(x: list[Tensor], spare: Tensor, key: list[int]) -> list[Tensor]:
+    """The same in place: returns the four words in the lower halves of int64, and leaves dirt in the upper ones."""
+    x0, x1, x2, x3 = x
+    for number in range(ROUNDS):
+        p, q = x0.bitwise_and_(WORD).mul_(MULTIPLIERS[0]), x2.bitwise_and_(WORD).mul_(MULTIPLIERS[1])
+        torch.bitwise_right_shift(q, 32, out=spare).bitwise_xor_(x1).bitwise_xor_(key[0] + number * KEY_STEPS[0])
+        torch.bitwise_right_shift(p, 32, out=x1).bitwise_xor_(x3).bitwise_xor_(key[1] + number * KEY_STEPS[1])
+        x0, x1, x2, x3, spare = spare, q, x1, p, x3
+    return [x0, x1, x2, x3]
 
-    torch's CPU generator makes normals one after another, in one thread, and takes longer than all the rest of a draw.
-    """
-    traced = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
-    if not traced and kernels.library() is not None:
-        noise = torch.empty(n, dtype=torch.float32, device="cpu")
-        kernels.call("ks_noise", n, key, ctypes.c_uint32(weight), ctypes.c_uint32(part), noise)
-        return noise
-    blocks = -(-n // BLOCK)
-    if traced:  # one graph of operations on whole tensors, which a compiler fuses and vmap can batch
-        return _blocks(0, blocks, key, weight, part).reshape(-1)[:n]
+
+def _pair(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> None:
+    """Two independent standard normals from two random words, which are used up, by Box and Muller."""
+    # 31 bits: in float32 small numbers keep theirs, so the tail reaches 6.6 standard deviations.
+    radius = a.bitwise_and_(WORD).bitwise_right_shift_(1).float().add_(0.5).mul_(2.0**-31).log_().mul_(-2).sqrt_()
+    # In kernels.c the top two bits turn back by quarters, and the others are an angle within [-pi/4, pi/4). Here both
+    # are one number within [-2^31, 2^31), for an angle within [-pi, pi).
+    turn = b.bitwise_xor_(0xC0000000).add_(0xA0000000).bitwise_and_(WORD).sub_(0x80000000)
+    angle = turn.float().mul_(math.pi * 2.0**-31)
+    torch.mul(radius, angle.cos(), out=first)
+    torch.mul(radius, angle.sin_(), out=second)
+
+
+def _plain(n: int, key: Tensor, weight: int, part: int) -> Tensor:
+    """The stream by torch's operations, in place on a few buffers, which is a third faster than new tensors."""
+    blocks, halves = -(-n // BLOCK), key.tolist()
     noise = torch.empty(blocks, 4, COUNTERS, dtype=torch.float32, device="cpu")
-    for first in range(0, blocks, CHUNK):
-        last = min(first + CHUNK, blocks)
-        noise[first:last] = _blocks(first, last, key, weight, part)
+    buffers = torch.empty(5, min(blocks, CHUNK), COUNTERS, dtype=torch.int64, device="cpu")
+    for start in range(0, blocks, CHUNK):
+        chunk = noise[start : start + CHUNK]
+        *x, spare = buffers[:, : len(chunk)].unbind()
+        numbers = torch.arange(start * COUNTERS, (start + len(chunk)) * COUNTERS, device="cpu")
+        x[0].copy_(numbers.view(-1, COUNTERS))
+        torch.bitwise_right_shift(x[0], 32, out=x[1])
+        x[2].fill_(weight)
+        x[3].fill_(part)
+        w0, w1, w2, w3 = _rounds(x, spare, halves)
+        _pair(w0, w1, chunk[:, 0], chunk[:, 1])
+        _pair(w2, w3, chunk[:, 2], chunk[:, 3])
     return noise.view(-1)[:n]
 
 
-def _blocks(first: int, last: int, key: Tensor, weight: int, part: int) -> Tensor:
-    """Blocks first to last, of shape (blocks, 4, COUNTERS)."""
-    number = torch.arange(first * COUNTERS, last * COUNTERS, device=key.device)
-    names = (number.new_full((1,), name).expand_as(number) for name in (weight, part))
-    counter = torch.stack((number & WORD, number >> 32, *names), 0).movedim(0, -1)
-    w0, w1, w2, w3 = philox4x32(counter, key.long() & WORD).view(-1, COUNTERS, 4).unbind(-1)
-    return torch.stack((*_pair(w0, w1), *_pair(w2, w3)), 1)
+def normal(n: int, key: Tensor, weight: int = 0, part: int = 0) -> Tensor:
+    """The first n normals of a stream, in float32 on the CPU. `key` is an int32 tensor of two elements.
+
+    torch's CPU generator makes normals one after another, in one thread, and takes longer than all the rest of a draw.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return _operation(n, key, weight, part)
+    if kernels.library() is None:
+        return _plain(n, key, weight, part)
+    noise = torch.empty(n, dtype=torch.float32, device="cpu")
+    kernels.call("ks_noise", n, key, ctypes.c_uint32(weight), ctypes.c_uint32(part), noise)
+    return noise
 
 
-def _pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Two independent standard normals from two random words, by Box and Muller, as kernels.c makes them."""
-    # 31 bits: in float32 small numbers keep theirs, so the tail reaches 6.6 standard deviations.
-    radius = torch.sqrt(-2 * torch.log(((a >> 1).float() + 0.5) * 2.0**-31))
-    # The top two bits are the quarter turn, the others an angle within [-pi/4, pi/4): in one number within [-pi, pi).
-    turn = (((b ^ 0xC0000000) + 0xA0000000) & WORD) - 0x80000000
-    angle = turn.float() * (math.pi * 2.0**-31)
-    return radius * torch.cos(angle), radius * torch.sin(angle)
+# For torch.compile and torch.func a stream is one operation. Its hundred parts in the graph of each weight would take a
+# compiler minutes for a ResNet, and run slower.
+_SCHEMA = "(SymInt n, Tensor key, SymInt weight, SymInt part) -> Tensor"
+_operation = torch.library.custom_op("kernelseed::normal", normal, mutates_args=(), schema=_SCHEMA)
+
+
+@_operation.register_fake
+def _(n: int, key: Tensor, weight: int, part: int) -> Tensor:
+    return torch.empty(n, dtype=torch.float32, device="cpu")
+
+
+@_operation.register_vmap
+def _(info: object, in_dims: tuple[int, ...], n: int, key: Tensor, weight: int, part: int) -> tuple[Tensor, int]:
+    return torch.stack([normal(n, each, weight, part) for each in key.movedim(in_dims[1], 0)]), 0

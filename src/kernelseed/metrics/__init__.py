@@ -4,11 +4,14 @@
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
     risk_coverage, aurc, threshold_at_risk      what abstaining buys
     auroc, fpr_at_95_tpr                        telling out-of-distribution inputs apart
+    METRICS                                     how tables call them, and which end of each is better
+    TemperatureScaling                          making a predictor as sure as it is right
 
 Everything is computed in float64 on the CPU, from the probabilities as they are given (never renormalised),
 and does not depend on the order of the examples.
 """
 
+from kernelseed.metrics.calibration import TemperatureScaling
 from kernelseed.metrics.probabilities import (
     Reliability,
     accuracy,
@@ -22,9 +25,13 @@ from kernelseed.metrics.probabilities import (
     summary,
 )
 from kernelseed.metrics.ranking import aurc, auroc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
+from kernelseed.metrics.table import METRICS, Metric
 
 __all__ = [
+    "METRICS",
+    "Metric",
     "Reliability",
+    "TemperatureScaling",
     "accuracy",
     "ace",
     "adaptive_ece",

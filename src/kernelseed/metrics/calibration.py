@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.metrics.checks import check_floating, check_labels, check_probs, kind
 
 __all__ = ["TemperatureScaling"]
@@ -34,9 +35,13 @@ class TemperatureScaling:
 
     def __post_init__(self) -> None:
         if not isinstance(self.temperature, (int, float)) or isinstance(self.temperature, bool):
-            raise TypeError(f"temperature is a {kind(self.temperature)}; it must be a number: use float(temperature)")
+            raise ArgumentTypeError(
+                f"temperature is a {kind(self.temperature)}; it must be a number: use float(temperature)."
+            )
         if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; it must be positive and finite: 1 changes nothing")
+            raise ArgumentError(
+                f"temperature is {self.temperature}; it must be positive and finite: 1 changes nothing."
+            )
 
     @classmethod
     def fit(cls, probs: Tensor, labels: Tensor, *, logits: bool = False) -> "TemperatureScaling":
@@ -91,10 +96,10 @@ def _log_probs(probs: Tensor, logits: bool) -> Tensor:
         return check_probs(probs).clamp(min=torch.finfo(probs.dtype).tiny).log()
     check_floating(probs, "probs")
     if probs.ndim != 2 or probs.numel() == 0:
-        raise ValueError(
+        raise ArgumentError(
             f"probs has shape {tuple(probs.shape)}; logits must be (examples, classes) and not empty: "
-            "give one example as logits[None]"
+            "give one example as logits[None]."
         )
     if not probs.isfinite().all():
-        raise ValueError("probs holds inf or nan; logits must be finite: mask a class with -1e4, not -inf")
+        raise ArgumentError("probs holds inf or nan; logits must be finite: mask a class with -1e4, not -inf.")
     return probs.detach().cpu().double()

@@ -1,4 +1,4 @@
-"""Metrics of a score that ranks examples: whom to answer, and who is out of distribution.
+"""Metrics of a score that ranks examples: which to answer, and which are out of distribution.
 
 Only the order of the scores counts. Examples that tie stay together, so the order of examples never matters.
 """
@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from kernelseed.errors import ArgumentError
 from kernelseed.metrics.checks import check_correct, check_scores
 
 
@@ -46,7 +47,7 @@ def threshold_at_risk(confidence: Tensor, correct: Tensor, risk: float) -> float
     0.5
     """
     if not 0 <= risk <= 1:
-        raise ValueError(f"risk is {risk}; it is an error rate and lies in [0, 1]: write 5 % as 0.05")
+        raise ArgumentError(f"risk is {risk}; it is an error rate and lies in [0, 1]: write 5 % as 0.05.")
     threshold, _, risks = _selective(confidence, correct)
     attained = threshold[risks <= risk]
     return attained[-1].item() if len(attained) else math.inf

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelseed.fast.taps import TrimmedConv2d, trim
+from kernelseed.errors import ArgumentError, ArgumentTypeError
+from kernelseed.models.recipes import RecipeModel, register
 
 
 class BasicBlock(nn.Module):
@@ -33,12 +34,14 @@ class BasicBlock(nn.Module):
         return F.relu(self.bn2(self.conv2(residual)) + self.downsample(x))
 
 
-class ResNet18(nn.Module):
+class ResNet18(RecipeModel):
     """He et al. (2016), eighteen layers; see `resnet18` for the arguments."""
+
+    builder = "resnet18"
 
     def __init__(self, num_classes: int, in_channels: int, stem: str, width: int, dropout: float) -> None:
         super().__init__()
-        self.arguments = {"num_classes": num_classes, "in_channels": in_channels, "stem": stem, "width": width}
+        self._arguments = {"num_classes": num_classes, "in_channels": in_channels, "stem": stem, "width": width}
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
@@ -67,7 +70,13 @@ class ResNet18(nn.Module):
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
 
+    def arguments(self) -> dict[str, Any]:
+        """Those of `resnet18`; the dropout rate is the one of now, which may have been set since."""
+        rate = next(module.p for module in self.modules() if isinstance(module, nn.Dropout))
+        return {**self._arguments, "dropout": rate}
 
+
+@register
 def resnet18(
     num_classes: int = 10,
     in_channels: int = 3,
@@ -87,30 +96,14 @@ def resnet18(
     torch.Size([2, 10])
     """
     if stem not in ("imagenet", "cifar"):
-        raise ValueError(f'stem is {stem!r}; allowed are "imagenet" and "cifar".')
+        raise ArgumentError(f'stem is {stem!r}; allowed are "imagenet" and "cifar".')
     for name, value in (("num_classes", num_classes), ("in_channels", in_channels), ("width", width)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ArgumentTypeError(f"{name} is {value!r}; it must be an int of at least 1.")
         if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1.")
+            raise ArgumentError(f"{name} is {value}; it must be at least 1.")
+    if not isinstance(dropout, (int, float)):
+        raise ArgumentTypeError(f"dropout is {dropout!r}; it must be a number: 0 <= dropout < 1.")
     if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is {dropout}; it is the share of activations to drop: 0 <= dropout < 1.")
+        raise ArgumentError(f"dropout is {dropout}; it is the share of activations to drop: 0 <= dropout < 1.")
     return ResNet18(num_classes, in_channels, stem, width, dropout)
-
-
-def recipe(model: nn.Module) -> dict[str, Any] | None:
-    """How to build a model of this room again, as JSON; None for any other model."""
-    if not isinstance(model, ResNet18):
-        return None
-    rate = next(m.p for m in model.modules() if isinstance(m, nn.Dropout))
-    trimmed = {"trimmed": True} if isinstance(model.conv1, TrimmedConv2d) else {}
-    return {"name": "resnet18", **model.arguments, "dropout": rate, **trimmed}
-
-
-def from_recipe(given: dict[str, Any] | None) -> nn.Module:
-    """The model that `recipe` describes."""
-    if given is None:
-        raise ValueError("the model is none of kernelseed.models, so its class is not known here")
-    arguments = dict(given)
-    if (name := arguments.pop("name")) != "resnet18":
-        raise ValueError(f"model {name!r} is unknown; this version has resnet18")
-    trimmed = arguments.pop("trimmed", False)  # as it was trained, so that predictions are the same to the last bit
-    return trim(resnet18(**arguments)) if trimmed else resnet18(**arguments)

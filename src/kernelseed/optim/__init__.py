@@ -1,6 +1,6 @@
 """Optimizers that learn a Gaussian posterior while they train: Vadam and VOGN."""
 
-from .vadam import Vadam
-from .vogn import VOGN
+from kernelseed.optim.vadam import Vadam
+from kernelseed.optim.vogn import VOGN
 
 __all__ = ["VOGN", "Vadam"]

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernelseed.errors import ArgumentError, ArgumentTypeError, NonFiniteError
+
 Group = dict[str, Any]
 State = dict[str, Any]
-Losses = Callable[[], Iterable[Tensor]]
 Pair = tuple[Tensor, Tensor]
 Moments = dict[Tensor, Pair]
+# A loss, and for each parameter that it reaches: its gradient g, and the mean of g^2 (None: g * g).
+Term = tuple[Tensor, Mapping[Tensor, tuple[Tensor, Tensor | None]]]
 
 # The default init_precision is prior_precision + INIT_SHARE num_data. With much less, draws of a deep network
 # are noise; with much more, the first steps, which divide by it, are too short. Vadam has measurements.
@@ -27,51 +30,28 @@ INIT_SHARE = 0.1
 
 
 def check(holds: bool, argument: str, value: object, rule: str, remedy: str) -> None:
-    """Raise a ValueError that names the argument, its value, the rule it broke and what to do."""
+    """Raise an ArgumentError that names the argument, its value, the rule it broke and what to do."""
     if not holds:
-        raise ValueError(f"{argument}={value!r}, but {argument} must be {rule}: {remedy}")
+        raise ArgumentError(f"{argument} is {value!r}; it must be {rule}: {remedy}.")
 
 
 def check_group(group: Group) -> None:
     """Check one parameter group's hyperparameters. Comparisons are written so that NaN fails them."""
-    N, lr, lam, P0 = (group[key] for key in ("num_data", "lr", "prior_precision", "init_precision"))
-    check(
-        0 < N < math.inf,
-        "num_data",
-        N,
-        "positive and finite",
-        "give the number of examples in the training set, len(dataset)",
-    )
+    N, lr, betas, lam, P0 = (group[key] for key in ("num_data", "lr", "betas", "prior_precision", "init_precision"))
+    check(0 < N < math.inf, "num_data", N, "positive and finite", "give the size of the training set, len(dataset)")
     check(0 <= lr < math.inf, "lr", lr, "finite and not negative", "try 1e-3 for Vadam, 1e-2 for VOGN")
-    check(
-        len(group["betas"]) == 2 and all(0 <= beta < 1 for beta in group["betas"]),
-        "betas",
-        group["betas"],
-        "a pair of numbers in [0, 1)",
-        "(0.9, 0.999) suits most networks, and 0 turns an average off",
-    )
-    check(
-        0 < lam < math.inf,
-        "prior_precision",
-        lam,
-        "positive and finite",
-        "it is 1 / variance of the Gaussian prior of a weight; 1.0 is a standard normal",
-    )
-    check(
-        lam <= P0 < math.inf,
-        "init_precision",
-        P0,
-        f"finite and at least prior_precision={lam!r}",
-        "the data only ever add precision; raise init_precision, or leave it None for the default",
-    )
+    are_rates = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+    check(are_rates, "betas", betas, "a pair of numbers in [0, 1)", "try (0.9, 0.999); 0 turns an average off")
+    remedy = "it is 1 / variance of a weight's prior, and 1.0 is a standard normal"
+    check(0 < lam < math.inf, "prior_precision", lam, "positive and finite", remedy)
+    rule = f"finite and at least the prior_precision {lam!r}"
+    check(lam <= P0 < math.inf, "init_precision", P0, rule, "raise it, or leave it None for the default")
     for p in group["params"]:
-        check(
-            not p.requires_grad or p.dtype in (torch.float32, torch.float64),
-            "params",
-            f"a trainable parameter of {p.dtype}",
-            "float32 or float64",
-            "smaller types lose a precision's small increments; keep float32, run the closure under autocast",
-        )
+        if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
+            raise ArgumentTypeError(
+                f"params has a trainable parameter of {p.dtype}; it must be float32 or float64, because smaller types "
+                "lose a precision's small increments: keep float32, and run the closure under autocast."
+            )
 
 
 class PosteriorOptimizer(torch.optim.Optimizer, ABC):
@@ -85,15 +65,11 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
     `state_dict`; with the global one, save `torch.get_rng_state()` where a run must continue bit for bit.
     """
 
-    def __init__(self, params: Any, defaults: Group, samples: int, generator: torch.Generator | None) -> None:
-        check(
-            isinstance(samples, int) and samples >= 1,
-            "samples",
-            samples,
-            "an integer of at least 1",
-            "it is the number of posterior draws averaged in a step; 1 is the cheapest, 10 is common",
-        )
-        self.samples = samples
+    def __init__(self, params: Any, defaults: Group, train_samples: int, generator: torch.Generator | None) -> None:
+        is_count = isinstance(train_samples, int) and train_samples >= 1
+        remedy = "a step averages so many draws, 1 is the cheapest and 10 is common"
+        check(is_count, "train_samples", train_samples, "an integer of at least 1", remedy)
+        self.train_samples = train_samples
         self.generator = generator
         self._is_sampled = False
         super().__init__(params, defaults)
@@ -122,9 +98,9 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
                 if not self._is_random(p):
                     return torch.full_like(p, math.inf)
                 return self._precision(self._state(p, group), group)
-        raise ValueError(
-            f"precision of a tensor of shape {tuple(p.shape)}: it is none of this optimizer's parameters; "
-            "pass the parameter object itself, such as model.weight, not a copy"
+        raise ArgumentError(
+            f"p is a tensor of shape {tuple(p.shape)}; it is none of this optimizer's parameters: pass the parameter "
+            "itself, such as model.weight, not a copy."
         )
 
     def std(self, p: Tensor) -> Tensor:
@@ -169,70 +145,44 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
     # What the steps are made of
 
     @torch.no_grad()
-    def _step(self, losses: Losses, shared_graph: bool = False) -> Tensor:
-        """Update every parameter that `losses()` reaches, all after the last draw; return the mean loss."""
-        return self._apply(*self._gradient_moments(losses, shared_graph))
+    def _step(self, terms: Callable[[], Iterable[Term]]) -> Tensor:
+        """Update every parameter that `terms()` reaches, all after the last draw; return the mean loss.
 
-    @torch.no_grad()
-    def _step_by_moments(self, moments: Callable[[], tuple[Tensor, Moments]]) -> Tensor:
-        """The same, where `moments()` gives the mean loss and each parameter's means of g and g^2 at a draw."""
+        A parameter that no term reaches is left out; one that only some reach has gradient 0 in the others.
+        """
         self._refuse_if_sampled("step()")
-        total = torch.zeros(())
+        total, count = torch.zeros(()), 0
         sums: Moments = {}
-        for _ in range(self.samples):
-            with self.sampled():
-                loss, found = moments()
-            total = total.to(loss) + loss.detach() / self.samples
-            for p, means in found.items():
-                G, Q = sums.get(p, (torch.zeros_like(p), torch.zeros_like(p)))
-                sums[p] = (G + means[0] / self.samples, Q + means[1] / self.samples)
-        if not (total.isfinite() and all(G.isfinite().all() for G, _ in sums.values())):
-            raise FloatingPointError(
-                f"the loss of moments is {total.item()} or a gradient is not finite; the mean weights are as before "
-                "this step: lower lr, or raise init_precision so that draws stay closer to the mean"
+        for _ in range(self.train_samples):
+            with self.sampled(), torch.enable_grad():
+                for loss, gradients in terms():
+                    total, count = total.to(loss) + loss.detach(), count + 1
+                    for p, (g, square) in gradients.items():
+                        if p not in sums:
+                            sums[p] = (torch.zeros_like(p), torch.zeros_like(p))
+                        G, Q = sums[p]
+                        G.add_(g)
+                        Q.addcmul_(g, g) if square is None else Q.add_(square)
+        if not sums:
+            raise ArgumentError(
+                "the loss depends on none of the parameters; it must run the model this optimizer was given, with "
+                "parameters that require gradients: check the closure."
             )
-        return self._apply(total, sums)
-
-    def _apply(self, loss: Tensor, moments: Moments) -> Tensor:
+        loss, means = total / count, {p: (G.div_(count), Q.div_(count)) for p, (G, Q) in sums.items()}
+        check_finite(loss, means)
         for group in self.param_groups:
             for p in group["params"]:
-                if p in moments:
-                    mu, self.state[p] = self._update(p, moments[p], self._state(p, group), group)
+                if p in means:
+                    mu, self.state[p] = self._update(p, means[p], self._state(p, group), group)
                     p.copy_(mu)
         return loss
 
-    def _gradient_moments(self, losses: Losses, shared_graph: bool) -> tuple[Tensor, Moments]:
-        """The mean loss, and each parameter's mean of g and mean of g^2, over all draws and all `losses()`.
-
-        A parameter that no loss reaches is left out; one that only some reach has gradient 0 in the others.
-        """
-        self._refuse_if_sampled("step()")
+    def _differentiate(self, losses: Iterable[Tensor], shared_graph: bool = False) -> Iterator[Term]:
+        """A term for each loss."""
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        total, count = torch.zeros(()), 0
-        sums: Moments = {}
-        for _ in range(self.samples):
-            with self.sampled(), torch.enable_grad():
-                for loss in losses():
-                    total, count = total.to(loss) + loss.detach(), count + 1
-                    for p, g in zip(params, gradients(loss, params, retain_graph=shared_graph), strict=True):
-                        if g is not None:
-                            if p not in sums:
-                                sums[p] = (torch.zeros_like(p), torch.zeros_like(p))
-                            G, Q = sums[p]
-                            G.add_(g)
-                            Q.addcmul_(g, g)
-        if not sums:
-            raise ValueError(
-                "the loss of closure depends on none of the parameters: check that it runs the model this "
-                "optimizer was given, and that the model's parameters require gradients"
-            )
-        for p, (G, _) in sums.items():
-            if not G.isfinite().all():
-                raise FloatingPointError(
-                    f"a gradient of a parameter of shape {tuple(p.shape)} is not finite, though the loss is; "
-                    "the mean weights are as before this step: look for sqrt or log at 0 in the model"
-                )
-        return total / count, {p: (G / count, Q / count) for p, (G, Q) in sums.items()}
+        for loss in losses:
+            found = zip(params, gradients_of(loss, params, retain_graph=shared_graph), strict=True)
+            yield loss, {p: (g, None) for p, g in found if g is not None}
 
     def _state(self, p: Tensor, group: Group) -> State:
         # never made by looking: a parameter has a state of its own once it has been trained
@@ -244,8 +194,8 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
     def _refuse_if_sampled(self, what: str) -> None:
         if self._is_sampled:
             raise RuntimeError(
-                f"{what} inside sampled(): it needs the mean, but the parameters hold a draw until the block "
-                f"ends; call {what} after it"
+                f"{what} inside sampled(); it needs the mean, and the parameters hold a draw until the block ends: "
+                f"call {what} after it."
             )
 
     # torch's protocol
@@ -274,7 +224,7 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # torch pickles and copies its own attributes only; a copy is in no one's sampled() block
-        ours = {"samples": self.samples, "generator": self.generator, "_is_sampled": False}
+        ours = {"train_samples": self.train_samples, "generator": self.generator, "_is_sampled": False}
         return {**super().__getstate__(), **ours}
 
 
@@ -291,20 +241,32 @@ def write(values: dict[Tensor, Tensor]) -> None:
         p.copy_(value)
 
 
-def gradients(loss: Tensor, params: list[Tensor], retain_graph: bool) -> tuple[Tensor | None, ...]:
-    """The gradient of one scalar loss for every parameter, None where the loss does not reach it."""
+def check_finite(loss: Tensor, moments: Moments) -> None:
+    """Raise where a loss or a gradient is not finite; nothing has been updated yet."""
+    finite = {p: (G + Q).isfinite().all() for p, (G, Q) in moments.items()}
+    if torch.stack([loss.isfinite(), *(flag.to(loss.device) for flag in finite.values())]).all():  # read once
+        return
     if not loss.isfinite():
-        raise FloatingPointError(
-            f"the loss of closure is {loss.item()}; the mean weights are as before this step: lower lr, or "
-            "raise init_precision so that draws stay closer to the mean"
+        raise NonFiniteError(
+            f"the loss is {loss.item()}; it must be finite, and the mean weights are as before this step: lower lr, or "
+            "raise init_precision so that draws stay closer to the mean."
         )
+    shape = next(tuple(p.shape) for p, flag in finite.items() if not flag)
+    raise NonFiniteError(
+        f"a gradient of a parameter of shape {shape} is not finite, though the loss is; the mean weights are as before "
+        "this step: look for sqrt or log at 0 in the model."
+    )
+
+
+def gradients_of(loss: Tensor, params: list[Tensor], retain_graph: bool) -> tuple[Tensor | None, ...]:
+    """The gradient of one scalar loss for every parameter, None where the loss does not reach it."""
     if not loss.requires_grad:
         return (None,) * len(params)
     try:
         found = torch.autograd.grad(loss, params, retain_graph=retain_graph, allow_unused=True)
     except RuntimeError as error:
         if "backward through the graph a second time" in str(error):
-            raise RuntimeError("closure called backward(): drop it, closure only returns the loss") from error
+            raise RuntimeError("closure called backward(); it only returns the loss: drop the call.") from error
         raise
     return tuple(g if g is None else g.to_dense() for g in found)
 
@@ -312,11 +274,11 @@ def gradients(loss: Tensor, params: list[Tensor], retain_graph: bool) -> tuple[T
 def call(closure: Callable[..., Tensor] | None, *batch: Tensor) -> Tensor:
     """What the closure returns, once it is known to be callable and to return a tensor."""
     if closure is None:
-        raise TypeError(
-            "step(closure=None): this optimizer evaluates the loss at several draws of the weights, so it "
-            "needs a closure that returns the loss: opt.step(lambda: loss_fn(model(x), y))"
+        raise ArgumentTypeError(
+            "closure is None; the loss is evaluated at several draws of the weights, so it must be a function that "
+            "returns the loss: opt.step(lambda: loss_fn(model(x), y))."
         )
     loss = closure(*batch)
     if not isinstance(loss, Tensor):
-        raise TypeError(f"closure returned {loss!r}, but it must return a tensor: is a return missing?")
+        raise ArgumentTypeError(f"closure returned {loss!r}; it must return a tensor: look for a missing return.")
     return loss

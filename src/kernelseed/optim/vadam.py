@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .posterior import Group, Pair, PosteriorOptimizer, State, call
+from kernelseed.errors import ArgumentError
+from kernelseed.optim.posterior import Group, Pair, PosteriorOptimizer, State, call
 
 
 def vadam_update(
@@ -43,7 +44,7 @@ class Vadam(PosteriorOptimizer):
         model(x_test)
     ```
 
-    A step calls the closure at `samples` draws of the weights, averages the gradients and their squares, and
+    A step calls the closure at `train_samples` draws of the weights, averages the gradients and their squares, and
     updates the mean. The closure only returns the loss, a mean over the minibatch: it must not call backward,
     and `.grad` is neither read nor written, so the hooks of DistributedDataParallel do not run. A loss or a
     gradient that is not finite raises FloatingPointError, and mean and state are as before.
@@ -67,7 +68,7 @@ class Vadam(PosteriorOptimizer):
             the mean, a ResNet of 8 to 32 channels, FashionMNIST, batch 64, 1 sample, lam 1: after 700 steps
             at lr 1e-3 .15 for P0 = lam, .36 for N / 100, .47 for N / 10, .28 for N, .17 for 10 N; after 3,000
             steps with N / 10 .68 at lr 1e-3 and .85 at lr 1e-2, the better companion of this default.
-        samples: posterior draws averaged in a step.
+        train_samples: posterior draws averaged in a step.
         generator: of the noise; see `PosteriorOptimizer`.
     """
 
@@ -79,7 +80,7 @@ class Vadam(PosteriorOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         prior_precision: float = 1.0,
         init_precision: float | None = None,
-        samples: int = 10,
+        train_samples: int = 10,
         generator: torch.Generator | None = None,
     ) -> None:
         defaults = {
@@ -89,11 +90,11 @@ class Vadam(PosteriorOptimizer):
             "prior_precision": prior_precision,
             "init_precision": init_precision,
         }
-        super().__init__(params, defaults, samples, generator)
+        super().__init__(params, defaults, train_samples, generator)
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor:  # type: ignore[override]
-        """One update from `samples` draws; returns the mean of their losses, detached."""
-        return self._step(lambda: [scalar(call(closure))])
+        """One update from `train_samples` draws; returns the mean of their losses, detached."""
+        return self._step(lambda: self._differentiate([scalar(call(closure))]))
 
     def _initial_state(self, p: Tensor, group: Group) -> State:
         s = (group["init_precision"] - group["prior_precision"]) / group["num_data"]
@@ -121,8 +122,8 @@ class Vadam(PosteriorOptimizer):
 def scalar(loss: Tensor) -> Tensor:
     """The loss, once it is known to be one number."""
     if loss.dim():
-        raise ValueError(
-            f"closure returned a tensor of shape {tuple(loss.shape)}, but Vadam needs the minibatch-mean "
-            "loss, a scalar: append .mean() or use reduction='mean'"
+        raise ArgumentError(
+            f"closure returned a tensor of shape {tuple(loss.shape)}; Vadam needs the mean loss of the minibatch, a "
+            "scalar: append .mean() or use reduction='mean'."
         )
     return loss

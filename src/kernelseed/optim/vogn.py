@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .posterior import Group, Moments, Pair, PosteriorOptimizer, State, call, check
+from kernelseed.errors import ArgumentError
+from kernelseed.optim.posterior import Group, Moments, Pair, PosteriorOptimizer, State, call, check
 
 
 def vogn_update(
@@ -72,7 +73,7 @@ class VOGN(PosteriorOptimizer):
         prior_precision: lam of the prior N(0, 1 / lam).
         init_precision: P at the start, at least lam; by default lam + num_data / 10, see Vadam.
         damping: gamma >= 0, adds N gamma to the precision, that of the draws included: larger is more timid.
-        samples: posterior draws averaged in a step.
+        train_samples: posterior draws averaged in a step.
         generator: of the noise; see `PosteriorOptimizer`.
 
     A loss or a gradient that is not finite raises FloatingPointError, and mean and state are as before. The
@@ -88,7 +89,7 @@ class VOGN(PosteriorOptimizer):
         prior_precision: float = 1.0,
         init_precision: float | None = None,
         damping: float = 0.0,
-        samples: int = 10,
+        train_samples: int = 10,
         generator: torch.Generator | None = None,
     ) -> None:
         defaults = {
@@ -99,7 +100,7 @@ class VOGN(PosteriorOptimizer):
             "init_precision": init_precision,
             "damping": damping,
         }
-        super().__init__(params, defaults, samples, generator)
+        super().__init__(params, defaults, train_samples, generator)
 
     def step(  # type: ignore[override]
         self,
@@ -107,10 +108,10 @@ class VOGN(PosteriorOptimizer):
         *batch: Tensor,
         moments: Callable[[], tuple[Tensor, Moments]] | None = None,
     ) -> Tensor:
-        """One update from `samples` draws; returns the mean loss over draws and examples, detached."""
+        """One update from `train_samples` draws; returns the mean loss over draws and examples, detached."""
         if moments is not None:
-            return self._step_by_moments(moments)
-        return self._step(lambda: example_losses(closure, batch), shared_graph=not batch)
+            return self._step(lambda: [moments()])
+        return self._step(lambda: self._differentiate(example_losses(closure, batch), shared_graph=not batch))
 
     def _initial_state(self, p: Tensor, group: Group) -> State:
         return {"t": 0, "m": torch.zeros_like(p), "P": torch.full_like(p, group["init_precision"])}
@@ -146,23 +147,23 @@ def example_losses(closure: Callable[..., Tensor] | None, batch: tuple[Tensor, .
     if not batch:
         losses = call(closure)
         if losses.dim() != 1 or not len(losses):
-            raise ValueError(
-                f"closure returned a tensor of shape {tuple(losses.shape)}, but VOGN needs the vector of "
-                "the losses: use reduction='none', or give step the batch, step(closure, x, y)"
+            raise ArgumentError(
+                f"closure returned a tensor of shape {tuple(losses.shape)}; VOGN needs the vector of the losses: use "
+                "reduction='none', or give step the batch, step(closure, x, y)."
             )
         yield from losses.unbind()
         return
     lengths = [len(tensor) for tensor in batch]
     if len(set(lengths)) > 1 or not lengths[0]:
-        raise ValueError(
-            f"step got a batch of tensors of lengths {lengths}, but all must have the same number of "
-            "examples, at least 1: their first dimension counts examples"
+        raise ArgumentError(
+            f"batch has tensors of lengths {lengths}; all must have the same number of examples, at least 1: the first "
+            "dimension counts examples."
         )
     for example in zip(*(tensor.split(1) for tensor in batch), strict=True):
         loss = call(closure, *example)
         if loss.numel() != 1:
-            raise ValueError(
-                f"closure returned a tensor of shape {tuple(loss.shape)} for one example, but it must "
-                "return one loss: sum over all but the example dimension"
+            raise ArgumentError(
+                f"closure returned a tensor of shape {tuple(loss.shape)} for one example; it must return one loss: sum "
+                "over all but the example dimension."
             )
         yield loss.reshape(())

@@ -1,11 +1,12 @@
 """A report that compares runs: one self-contained HTML file.
 
-    write(runs, "report.html")      runs: a list of RunRecord
+    write(read([path, ...]), "report.html")     read: run folders to a list of RunRecord
 
 The figures can be used on their own: `kernelseed.report.figures`.
 """
 
 from kernelseed.report.page import render, write
+from kernelseed.report.reading import read
 from kernelseed.report.record import RunRecord
 
-__all__ = ["RunRecord", "render", "write"]
+__all__ = ["RunRecord", "read", "render", "write"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from kernelseed.metrics import Reliability
+from kernelseed.metrics import METRICS, Reliability
 from kernelseed.report.labels import Box, label_points, shorten, spread, text_width
 from kernelseed.report.svg import (
     INK,
@@ -21,13 +21,13 @@ from kernelseed.report.svg import (
     Show,
     compact,
     drawing,
-    fit,
     line,
     marker,
     number,
     path,
     percent,
     rect,
+    scale_for,
     tag,
     text,
     x_axis,
@@ -87,8 +87,8 @@ def scatter(
     """Points with their labels, none on another; `reference` is an x worth a line, and what to call it."""
     left, right, top, bottom = 58, WIDTH - 12, 30, HEIGHT - 44
     xs = [point.x for point in points] + ([reference[0]] if reference else [])
-    x = fit(xs, left, right, pad=0.12, log=min(xs) > 0 and max(xs) / min(xs) > 12)
-    y = fit([point.y for point in points], bottom, top, pad=0.15)
+    x = scale_for(xs, left, right, pad=0.12, log=min(xs) > 0 and max(xs) / min(xs) > 12)
+    y = scale_for([point.y for point in points], bottom, top, pad=0.15)
     body = [y_axis(y, left, right, y_label, y_show), x_axis(x, bottom, x_label, compact)]
     places = [(x(point.x), y(point.y)) for point in points]
     ceiling, avoid = top, []
@@ -142,8 +142,8 @@ def lines(
     thin = [_thinned(np.asarray(s.x, float), np.asarray(s.y, float)) for s in series]
     values = np.concatenate([ys[np.isfinite(ys)] for _, ys in thin])
     log = not from_zero and values.size > 0 and values.min() > 0 and values.max() / values.min() > 30
-    y = fit([0.0, *values] if from_zero else values, bottom, top, pad=0.04, log=bool(log))
-    x = fit(np.concatenate([xs for xs, _ in thin]), left, right, pad=0.0)
+    y = scale_for([0.0, *values] if from_zero else values, bottom, top, pad=0.04, log=bool(log))
+    x = scale_for(np.concatenate([xs for xs, _ in thin]), left, right, pad=0.0)
     if from_zero:
         x, y = Scale(0.0, x.high, left, right), Scale(0.0, y.high, bottom, top)
     body = [y_axis(y, left, right, y_label + (" (log scale)" if log else ""), y_show)]
@@ -211,7 +211,9 @@ def reliability_diagram(bins: Reliability, style: Look, label: str) -> Markup:
         text("1", left - 6, count_y(1) + 4, anchor="end"),
         x_axis(x, floor, "confidence", percent, about=4),
     ]
-    description = f"Reliability of {label}: calibration error {bins.ece:.4f}, largest gap {bins.mce:.4f}."
+    ece, mce = METRICS["ece"], METRICS["mce"]
+    errors = f"{ece.words} {ece.show(bins.ece)}, {mce.words} {mce.show(bins.mce)}"
+    description = f"Reliability of {label}: {errors}."
     return drawing(PANEL, floor + 40, body, description, font_size=_SMALL)
 
 

@@ -1,4 +1,4 @@
-"""The test images worth a look, as pictures inside the page."""
+"""The test images worth a look, stored inside the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from kernelseed.report.record import RunRecord
 
-MOST_PIXELS = 64  # the longer side of a stored picture: larger images are scaled down to keep the page small
+MOST_PIXELS = 64  # the longer side of a stored image: larger ones are scaled down to keep the page small
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def _class_name(run: RunRecord, index: int) -> str:
 def data_uri(image: np.ndarray) -> str:
     """A (C, H, W) uint8 image as a PNG inside a URI; of an unusual number of channels the first is shown."""
     pixels = image.transpose(1, 2, 0) if len(image) in (3, 4) else image[0]
-    picture = Image.fromarray(np.ascontiguousarray(pixels))
-    picture.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    stored = Image.fromarray(np.ascontiguousarray(pixels))
+    stored.thumbnail((MOST_PIXELS, MOST_PIXELS))
     file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
+    stored.save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

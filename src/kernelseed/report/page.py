@@ -16,9 +16,10 @@ import torch
 from jinja2 import Environment
 from markupsafe import Markup
 
-from kernelseed import metrics
 from kernelseed.core.files import write_text
-from kernelseed.report import figures, gallery, summary
+from kernelseed.errors import ArgumentError, PathExistsError
+from kernelseed.metrics import METRICS, auroc, reliability, risk_coverage
+from kernelseed.report import figures, findings, gallery
 from kernelseed.report.record import RunRecord
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
 
@@ -51,7 +52,7 @@ class Panel:
 def render(runs: Sequence[RunRecord], title: str = TITLE) -> str:
     """The page as a string."""
     if not runs:
-        raise ValueError("there are no runs to report on: give at least one RunRecord")
+        raise ArgumentError("runs is empty; a report compares runs: give at least one RunRecord.")
     shown = [Shown(run, name, look(i)) for i, (run, name) in enumerate(zip(runs, _names(runs), strict=True))]
     here = files("kernelseed.report")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
@@ -62,17 +63,17 @@ def render(runs: Sequence[RunRecord], title: str = TITLE) -> str:
         style=Markup(here.joinpath("style.css").read_text("utf-8")),
         colours=list(zip(RUN_COLOURS_LIGHT, RUN_COLOURS_DARK, strict=True)),
         runs=shown,
-        compared=summary.what_was_compared(runs),
-        sentences=summary.sentences(runs, [one.name for one in shown]),
-        columns=summary.COLUMNS,
-        rows=list(zip(*(summary.cells(runs, column) for column in summary.COLUMNS), strict=True)),
+        compared=findings.what_was_compared(runs),
+        sentences=findings.sentences(runs, [one.name for one in shown]),
+        columns=findings.COLUMNS,
+        rows=list(zip(*(findings.cells(runs, column) for column in findings.COLUMNS), strict=True)),
         sizes=_sizes(shown),
         reliability=[_reliability(one) for one in shown],
         confidence=[_confidence(one) for one in shown],
         risk=_risk(shown),
         risk_rows=[(one, _risk_row(one.run)) for one in shown],
         ood=_ood(shown),
-        uncertain=[(one, *_pictures(one.run)) for one in shown if one.run.images is not None],
+        uncertain=[(one, *_images(one.run)) for one in shown if one.run.images is not None],
         curves=_curves(shown),
         written=_written,
     )
@@ -84,7 +85,7 @@ def write(
     """Write the page to `path`, whole or not at all."""
     path = Path(path)
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists: choose another name, or pass overwrite=True to replace it")
+        raise PathExistsError(f"{path} exists; choose another name, or pass overwrite=True to replace it.")
     write_text(path, render(runs, title))
     return path
 
@@ -99,24 +100,21 @@ def _sizes(shown: Sequence[Shown]) -> list[Panel]:
     plain = {one.run.plain_parameters for one in shown}
     reference = (float(plain.pop()), "plain network") if len(plain) == 1 else None
     panels = []
-    for key, title, show in (
-        ("accuracy", "accuracy (higher is better)", percent),
-        ("nll", "NLL in nats (lower is better)", figures.number),
-    ):
+    for metric in (METRICS["accuracy"], METRICS["nll"]):
         points = [
-            figures.Point(one.name, one.run.parameters, one.run.metrics[key], one.look)
+            figures.Point(one.name, one.run.parameters, one.run.metrics[metric.name], one.look)
             for one in shown
-            if math.isfinite(one.run.metrics.get(key, math.nan))
+            if math.isfinite(one.run.metrics.get(metric.name, math.nan))
         ]
         if points:
-            svg = figures.scatter(points, "parameters", title, y_show=show, reference=reference)
-            panels.append(Panel(svg))
+            title = f"{metric.meaning} ({metric.better} is better)"
+            panels.append(Panel(figures.scatter(points, "parameters", title, reference=reference)))
     return panels
 
 
 def _reliability(one: Shown) -> Panel:
-    bins = metrics.reliability(torch.tensor(one.run.probs), torch.tensor(one.run.labels))
-    return Panel(figures.reliability_diagram(bins, one.look, one.name), one, f"ECE {bins.ece:.4f}")
+    bins, ece = reliability(torch.tensor(one.run.probs), torch.tensor(one.run.labels)), METRICS["ece"]
+    return Panel(figures.reliability_diagram(bins, one.look, one.name), one, f"{ece.title} {ece.show(bins.ece)}")
 
 
 def _confidence(one: Shown) -> Panel:
@@ -127,7 +125,7 @@ def _confidence(one: Shown) -> Panel:
 
 
 def _risk_coverage(run: RunRecord) -> tuple[np.ndarray, np.ndarray]:
-    coverage, risk = metrics.risk_coverage(torch.tensor(run.confidence), torch.tensor(run.correct))
+    coverage, risk = risk_coverage(torch.tensor(run.confidence), torch.tensor(run.correct))
     return coverage.numpy(), risk.numpy()
 
 
@@ -156,14 +154,14 @@ def _ood(shown: Sequence[Shown]) -> list[Panel]:
     panels = []
     for one, out in given:
         shares = figures.Histogram.of(one.run.entropy, out, 0.0, high)
-        auroc = metrics.auroc(torch.tensor(one.run.entropy), torch.tensor(out))
-        inside, outside = summary.data_name(one.run) or "test data", one.run.ood_name or "other data"
+        area = auroc(torch.tensor(one.run.entropy), torch.tensor(out))
+        inside, outside = findings.data_name(one.run) or "test data", one.run.ood_name or "out-of-distribution data"
         svg = figures.back_to_back(shares, one.look, "entropy in nats", inside, outside)
-        panels.append(Panel(svg, one, f"AUROC {auroc:.3f}"))
+        panels.append(Panel(svg, one, f"AUROC {area:.3f}"))
     return panels
 
 
-def _pictures(run: RunRecord) -> tuple[list[gallery.Tile], list[gallery.Tile]]:
+def _images(run: RunRecord) -> tuple[list[gallery.Tile], list[gallery.Tile]]:
     return gallery.most_uncertain(run), gallery.confidently_wrong(run)
 
 

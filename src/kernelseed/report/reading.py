@@ -6,11 +6,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelseed.core.files import read_json
-from kernelseed.data import DataError
+from kernelseed.errors import DataError
 from kernelseed.report.record import RunRecord
-from kernelseed.training.evaluation import read_prediction
-from kernelseed.training.run_folder import RunFolder
+from kernelseed.training import RunFolder
 
 
 def read(paths: Sequence[Path], data_dir: Path | None = None) -> list[RunRecord]:
@@ -36,9 +34,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 def records(path: Path, name: str, data_dir: Path | None = None) -> list[RunRecord]:
     """One record for each way that the run predicts: the average over draws, and the mean."""
     run = RunFolder(path)
-    result, described = run.result(), run.config()
-    evaluation = run.path / "evaluation.json"
-    foreign = read_json(evaluation).get("ood", {}) if evaluation.exists() else {}
+    result, described, ood = run.result(), run.config(), run.evaluation().get("ood", {})
     rows = run.metrics()
     epochs = [row["epoch"] for row in rows]
     curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
@@ -46,13 +42,12 @@ def records(path: Path, name: str, data_dir: Path | None = None) -> list[RunReco
     try:
         images = run.training_config().load_data(data_dir).test.images.numpy()
     except DataError as error:
-        warnings.warn(f"no pictures in the report: {error}", stacklevel=2)
+        warnings.warn(f"no images in the report: {error}", stacklevel=2)
         images = None
     found = []
     for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
-        prediction, labels = read_prediction(run.path / f"test-{way}.safetensors")
-        outside = run.path / f"ood-{way}.safetensors"
-        has_foreign = way in foreign and outside.exists()
+        prediction, labels = run.prediction("test", way)
+        outside = run.prediction("ood", way)[0] if way in ood and run.has_prediction("ood", way) else None
         found.append(
             RunRecord(
                 name=name,
@@ -70,8 +65,8 @@ def records(path: Path, name: str, data_dir: Path | None = None) -> list[RunReco
                 result=result,
                 class_names=described["data"]["classes"],
                 images=images,
-                ood_name=foreign["name"] if has_foreign else None,
-                ood_entropy=read_prediction(outside)[0].entropy.numpy() if has_foreign else None,
+                ood_name=None if outside is None else ood["name"],
+                ood_entropy=None if outside is None else outside.entropy.numpy(),
             )
         )
     return found

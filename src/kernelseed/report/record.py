@@ -27,7 +27,7 @@ class RunRecord:
     class_names: list[str]
     images: np.ndarray | None  # (N, C, H, W) uint8 test images
     ood_name: str | None
-    ood_entropy: np.ndarray | None  # (M,) predictive entropy on the other data
+    ood_entropy: np.ndarray | None  # (M,) predictive entropy on the out-of-distribution data
 
     @property
     def confidence(self) -> np.ndarray:

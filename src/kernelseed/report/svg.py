@@ -168,7 +168,7 @@ class Scale:
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def fit(values: Iterable[float], start: float, stop: float, *, pad: float = 0.08, log: bool = False) -> Scale:
+def scale_for(values: Iterable[float], start: float, stop: float, *, pad: float = 0.08, log: bool = False) -> Scale:
     """A scale that holds all finite values with some air around them."""
     finite = [float(value) for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)

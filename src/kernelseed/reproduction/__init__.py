@@ -4,23 +4,45 @@ from kernelseed.reproduction import Plan, reproduce
 reproduce(Plan("mnist", "small", networks=["baseline", "ksn-0.25"]), "runs/reproduce")
 """
 
+from kernelseed.reproduction.claims import claims_markdown
+from kernelseed.reproduction.panels import draw_figure, figure_points, write_figure
 from kernelseed.reproduction.paper import published
-from kernelseed.reproduction.plan import DATA, NETWORKS, PRESETS, ROWS, Plan, Row, Run
+from kernelseed.reproduction.plan import DATA, NETWORKS, OWN_ROWS, PRESETS, ROWS, Plan, Row, Run
+from kernelseed.reproduction.remarks import MARKS, OWN_DEFAULTS
+from kernelseed.reproduction.result_files import read_log_probs
 from kernelseed.reproduction.running import collected, read_results, reproduce
-from kernelseed.reproduction.tables import Table, table
+from kernelseed.reproduction.tables import PRINTED, Line, Table, paper_table, short_commit
+from kernelseed.reproduction.writing import HEADING, RICH, lines_markdown, notes_markdown, table_latex, table_markdown
 
 __all__ = [
     "DATA",
+    "HEADING",
+    "MARKS",
     "NETWORKS",
+    "OWN_DEFAULTS",
+    "OWN_ROWS",
     "PRESETS",
+    "PRINTED",
+    "RICH",
     "ROWS",
+    "Line",
     "Plan",
     "Row",
     "Run",
     "Table",
+    "claims_markdown",
     "collected",
+    "draw_figure",
+    "figure_points",
+    "lines_markdown",
+    "notes_markdown",
+    "paper_table",
     "published",
+    "read_log_probs",
     "read_results",
     "reproduce",
-    "table",
+    "short_commit",
+    "table_latex",
+    "table_markdown",
+    "write_figure",
 ]

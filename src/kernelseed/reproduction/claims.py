@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelseed.reproduction.tables import METRICS, Line, Table, better, more_accurate
+from kernelseed.metrics import METRICS
+from kernelseed.reproduction.tables import Line, Table, better, more_accurate
 
 WORDS = {1: "yes", 0: "even", -1: "no"}
 
@@ -87,11 +88,12 @@ def claims_markdown(tables: Sequence[Table]) -> str:
     rows = [heading, ["---"] * len(heading)]
     for verdict, *others in zip(*judged, strict=True):
         claim = verdict.claim
-        rows.append([claim.text, f"{claim.first} / {claim.second}", METRICS[verdict.key]])
+        rows.append([claim.text, f"{claim.first} / {claim.second}", METRICS[verdict.key].heading])
         for each in (verdict, *others):
-            rows[-1] += [_said(each.paper, each.in_paper), _said(each.ours, each.here and f"**{each.here}**")]
+            for pair, word in ((each.paper, each.in_paper), (each.ours, each.here and f"**{each.here}**")):
+                rows[-1].append(_said(each.key, pair, word))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _said(pair: tuple[float, float] | None, word: str) -> str:
-    return "" if pair is None else f"{word}: {pair[0]:.4f} / {pair[1]:.4f}"
+def _said(key: str, pair: tuple[float, float] | None, word: str) -> str:
+    return "" if pair is None else f"{word}: {' / '.join(map(METRICS[key].show, pair))}"

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelseed.core.files import whole_or_nothing
+from kernelseed.errors import MissingPackageError
+from kernelseed.metrics import METRICS
 from kernelseed.reproduction.plan import DATA
-from kernelseed.reproduction.tables import Line, Table, table
+from kernelseed.reproduction.tables import Line, Table, paper_table
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -27,12 +31,12 @@ SERIES = {  # model: colour and marker
 STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "kernelseed"}
 
 
-def draw(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Sequence[str] = DATA) -> Figure:
+def draw_figure(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Sequence[str] = DATA) -> Figure:
     """The figure, from each data set's results by network; filled marks are ours, hollow ones the paper's.
 
     Filled marks with a black rim are this library's own defaults.
     """
-    import matplotlib as mpl
+    mpl = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,7 +47,7 @@ def draw(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Se
         FigureCanvasAgg(figure)
         axes = figure.subplots(down, across, squeeze=False).flatten()
         for axis, name in zip(axes, data, strict=False):
-            _panel(axis, table(name, results.get(name, {})))
+            _panel(axis, paper_table(name, results.get(name, {})))
         for model, (colour, marker) in SERIES.items():
             axes[0].plot([], [], marker, color=colour, ls="none", label=model)
         figure.legend(loc="outside lower center", ncols=len(SERIES), frameon=False, fontsize=8, handletextpad=0.1,
@@ -52,10 +56,20 @@ def draw(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Se
         return figure
 
 
+def _matplotlib() -> ModuleType:
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise MissingPackageError(
+            'matplotlib is not installed; the figure is drawn with it: pip install "kernelseed[all]".'
+        ) from None
+    return matplotlib
+
+
 def _panel(axis: Axes, shown: Table) -> None:
     axis.set_title(shown.title, loc="left")
     axis.set_xlabel("parameters, millions")
-    axis.set_ylabel("accuracy")
+    axis.set_ylabel(METRICS["accuracy"].words)
     for model in SERIES:
         lines = [line for line in shown.lines if line.row.model == model and line.row.name != "Baseline DR"]
         _series(axis, model, [(line.parameters[1], line.cells["accuracy"].paper) for line in lines], ours=False)
@@ -86,7 +100,7 @@ def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: boo
     )
 
 
-def points(figure: Figure) -> str:
+def figure_points(figure: Figure) -> str:
     """Every point of a figure as text, a line for each panel."""
     import numpy
 
@@ -97,14 +111,13 @@ def points(figure: Figure) -> str:
     )
 
 
-def write(figure: Figure, stem: Path) -> list[Path]:
+def write_figure(figure: Figure, stem: Path) -> list[Path]:
     """As `stem`.svg, which holds its points as text too, and `stem`.png; the same figure gives the same bytes."""
-    import matplotlib as mpl
-
+    mpl = _matplotlib()
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
     for path in paths:
         with whole_or_nothing(path) as scratch, mpl.rc_context(STYLE):
             kind = path.suffix[1:]
-            metadata = {"Date": None, "Description": points(figure)} if kind == "svg" else None
+            metadata = {"Date": None, "Description": figure_points(figure)} if kind == "svg" else None
             figure.savefig(scratch, format=kind, dpi=160, metadata=metadata)
     return paths

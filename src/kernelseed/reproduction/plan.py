@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kernelseed.errors import ConfigError
 from kernelseed.methods import METHODS
-from kernelseed.training import Config, ConfigError
+from kernelseed.training import Config
 
 DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 DELTAS = (1.0, 0.75, 0.5, 0.25)
@@ -21,11 +22,11 @@ OURS = "ours-"
 
 @dataclass(frozen=True)
 class Network:
-    """One training, from which one or two rows are read."""
+    """One training; one or two rows are read from it."""
 
     method: str
     options: dict[str, Any] = field(default_factory=dict)
-    recalibrate: int = 0
+    update_bn: int = 0
     """The paper tests with BatchNorm's running statistics."""
     cost: float = 1.0
     """Roughly its training time in plain trainings, to say how long is left."""
@@ -70,14 +71,14 @@ NETWORKS: dict[str, Network] = {
     "mc-drop": Network("dropout", {"rate": 0.1}),
     "fksn-0.25": _fksn(0.25),
     "ksn-1": _ksn(1.0),
-    f"{OURS}ksn-0.25": Network("ksn", {"delta": 0.25}, recalibrate=4096, cost=1.4),
-    f"{OURS}bnn": Network("bnn", recalibrate=4096, cost=1.3),
+    f"{OURS}ksn-0.25": Network("ksn", {"delta": 0.25}, update_bn=4096, cost=1.4),
+    f"{OURS}bnn": Network("bnn", update_bn=4096, cost=1.3),
     "fksn-1": _fksn(1.0),
     "fksn-0.75": _fksn(0.75),
     "fksn-0.5": _fksn(0.5),
     "ksn-0.5": _ksn(0.5),
     "ksn-0.75": _ksn(0.75),
-    "vogn": Network("vadam", {"samples": 10}),
+    "vogn": Network("vadam", {"train_samples": 10}),
 }
 
 ROWS: tuple[Row, ...] = (
@@ -122,12 +123,12 @@ class Run:
     @property
     def cost(self) -> float:
         """In plain trainings."""
-        samples = self.config.options.get("samples")
-        return NETWORKS[self.network].cost if samples is None else 1.1 * samples
+        draws = self.config.options.get("train_samples")
+        return NETWORKS[self.network].cost if draws is None else 1.1 * draws
 
     def trains_as(self, other: Config) -> bool:
         """Whether both are one training, tested in two ways: BatchNorm's statistics are re-estimated afterwards."""
-        mine, theirs = (replace(config, options={}, recalibrate=0) for config in (self.config, other))
+        mine, theirs = (replace(config, options={}, update_bn=0) for config in (self.config, other))
         return mine == theirs and self.config.build_method() == other.build_method()
 
 
@@ -142,9 +143,9 @@ class Plan:
     kl            the KL's weight in the paper's rows of KSN and BNN, as these methods take it; results with any but the
                   first choice are kept apart, in `PRESET-KL/DATA`
     augment       random crops and flips; results are kept apart, in `PRESET-augmented/DATA`
-    recalibrate   training images from which BatchNorm is re-estimated for each draw, in the paper's rows too; results
-                  are kept apart, in `PRESET-recalibrated/DATA`, and what was trained without it is only tested again
-    vogn_samples  draws a step; the paper's ten make VOGN ten times as slow as any other row
+    update_bn     training images from which BatchNorm is re-estimated for each draw, in the paper's rows too; results
+                  are kept apart, in `PRESET-update-bn/DATA`, and what was trained without it is only tested again
+    vogn_samples  VOGN's draws in a training step; the paper's ten make it ten times as slow as any other row
     machine       what else a `Config` takes about the machine: precision, devices, nodes, accelerator, strategy
 
     >>> [run.name for run in Plan("mnist", "small", ["baseline"], seeds=2).runs()]
@@ -158,7 +159,7 @@ class Plan:
     kl: str = SIGMA_AND_KL["kl"]
     vogn_samples: int = 10
     augment: bool = False
-    recalibrate: int = 0
+    update_bn: int = 0
     machine: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -167,13 +168,13 @@ class Plan:
         for name in self.networks or ():
             _require("rows", name, tuple(NETWORKS))
         if self.networks is not None and not self.networks:
-            raise ConfigError(f"rows is empty; allowed are {', '.join(NETWORKS)}.")
+            raise ConfigError(f"rows is empty; allowed: {', '.join(NETWORKS)}. Name one at least.")
         if self.seeds < 1:
-            raise ConfigError(f"seeds is {self.seeds}; it is how many seeds to run: at least 1.")
+            raise ConfigError(f"seeds is {self.seeds}; it is a number of seeds: give at least 1.")
         if BATCH_SIZE % self.processes:
             raise ConfigError(
-                f"devices times nodes is {self.processes}, which does not divide the batch of {BATCH_SIZE} images that "
-                "they share; choose a number that does."
+                f"devices times nodes is {self.processes}; so many processes share a batch of {BATCH_SIZE} images: "
+                "choose a number that divides it."
             )
 
     @property
@@ -187,7 +188,7 @@ class Plan:
         others = {
             self.kl: self.kl != SIGMA_AND_KL["kl"],
             "augmented": self.augment,
-            "recalibrated": self.recalibrate > 0,
+            "update-bn": self.update_bn > 0,
         }
         return "-".join([self.preset, *(name for name, differs in others.items() if differs)])
 
@@ -215,7 +216,7 @@ class Plan:
     def _everything(self) -> list[str]:
         """All networks, or in a variant of the tables' setting those that it changes: `--kl` those with a KL."""
         this = replace(self, machine={})  # on which not all of them can be trained
-        usual = replace(this, kl=SIGMA_AND_KL["kl"], augment=False, recalibrate=0)
+        usual = replace(this, kl=SIGMA_AND_KL["kl"], augment=False, update_bn=0)
         return [name for name in NETWORKS if this == usual or this.run(name, 0) != usual.run(name, 0)]
 
     def _config(self, network: Network, seed: int) -> Config:
@@ -223,11 +224,11 @@ class Plan:
         if "kl" in options:
             options["kl"] = self.kl
         if network.method == "vadam":
-            options["samples"] = self.vogn_samples
+            options["train_samples"] = self.vogn_samples
         return Config(
             data=self.data, method=network.method, options=options, width=64 if self.preset == "paper" else 16,
             epochs=self.epochs, batch_size=BATCH_SIZE // self.processes, seed=seed,
-            recalibrate=network.recalibrate or self.recalibrate, augment=self.augment, **self.machine,
+            update_bn=network.update_bn or self.update_bn, augment=self.augment, **self.machine,
         )  # fmt: skip
 
     @property
@@ -241,4 +242,4 @@ def _require(argument: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         near = difflib.get_close_matches(value, allowed, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{argument} has {value!r}; allowed are {', '.join(allowed)}.{hint}")
+        raise ConfigError(f"{argument} is {value!r}; allowed: {', '.join(allowed)}.{hint}")

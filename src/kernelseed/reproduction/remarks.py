@@ -29,13 +29,13 @@ NOTES: tuple[str, ...] = (
 )
 
 
-def notes(kl: str, augment: bool, recalibrate: int) -> list[str]:
+def notes(kl: str, augment: bool, update_bn: int) -> list[str]:
     """What is to be read beside a table whose paper's rows had these settings (see `Plan`)."""
     chosen = {
         "weight": KL_WEIGHTS.get(kl, kl),
         "augmentation": "random crops and flips" if augment else "no augmentation",
-        "statistics": f"statistics are re-estimated for each draw from {recalibrate:,} training images"
-        if recalibrate
+        "statistics": f"statistics are re-estimated for each draw from {update_bn:,} training images"
+        if update_bn
         else "running statistics, also for draws that they do not fit",
     }
     return [note.format_map(chosen) for note in NOTES]
@@ -44,7 +44,7 @@ def notes(kl: str, augment: bool, recalibrate: int) -> list[str]:
 OWN_DEFAULTS = (
     "With this library's own defaults: seeds of at least 16 channels that start at the plain network's weights, the "
     "KL's weight min(1, N / number of weights), BatchNorm re-estimated for each draw from "
-    f"{NETWORKS['ours-bnn'].recalibrate:,} training images. KSN and BNN get the same care. Where "
+    f"{NETWORKS['ours-bnn'].update_bn:,} training images. KSN and BNN get the same care. Where "
     "BNN has that weight of the KL above too, its training is the same, and the last of these is all that differs."
 )
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelseed.core.files import StorageError, read_json, write_json
+from kernelseed.core.files import read_json
+from kernelseed.errors import StorageError
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
+from kernelseed.reproduction.result_files import Predictions, Result, correct_bits, read_result, write_result
 from kernelseed.training import Config, RunFolder
 
-Result = dict[str, Any]
 MACHINE = ("devices", "nodes", "accelerator", "strategy", "batch_size")
 """Settings in which finished runs may differ, as long as all processes together share the same batch."""
 
@@ -35,8 +36,8 @@ def reproduce(
     Where several processes train together, the first of them alone keeps results, and the others return nothing.
 
     out      holds a run folder for each training, `PRESET/DATA/NETWORK/seed-N`; a stopped one goes on where it was
-    results  holds a copy of each result, `PRESET/DATA/NETWORK-seed-N.json`: small, to be committed and compared. A
-             run whose result is here already is done, wherever it was made
+    results  holds a copy of each result, `PRESET/DATA/NETWORK-seed-N.json` and `.npz`: small, to be committed and
+             compared. A run whose result is here already is done, wherever it was made
     tell     is given a line of text before each training
     keep     is given all that is finished, after each training and at the end
     """
@@ -79,7 +80,7 @@ def finished_results(folder: Path) -> dict[str, list[Result]]:
     return {
         network: found
         for network in NETWORKS
-        if (found := [_result(RunFolder(path.parent)) for path in sorted(folder.glob(f"{network}/seed-*/result.json"))])
+        if (found := [_result(run) for run in map(RunFolder, sorted(folder.glob(f"{network}/seed-*"))) if run.finished])
     }
 
 
@@ -88,7 +89,7 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     return {
         network: found
         for network in NETWORKS
-        if (found := [read_json(path) for path in sorted(folder.glob(f"{network}-seed-*.json"))])
+        if (found := [read_result(path) for path in sorted(folder.glob(f"{network}-seed-*.json"))])
     }
 
 
@@ -122,7 +123,7 @@ def _same_training(run: Run, plan: Plan, root: Path) -> RunFolder | None:
         return None
     if plan.processes > 1:  # the others may have looked before the copy is there
         return None
-    for place in (plan.folder, replace(plan, recalibrate=0).folder):
+    for place in (plan.folder, replace(plan, update_bn=0).folder):
         for name in NETWORKS:
             trained = RunFolder(root / place / name / f"seed-{run.config.seed}")
             if trained.finished and trained.latest_checkpoint() and run.trains_as(trained.training_config()):
@@ -147,22 +148,18 @@ def _copy(run: Run, out: Path, kept: Path | None) -> None:
     if kept is None or not folder.finished or _result_file(run, kept).exists():
         return
     kept.mkdir(parents=True, exist_ok=True)
-    write_json(_result_file(run, kept), _result(folder))
+    write_result(_result_file(run, kept), folder.result(), _predictions(folder))
 
 
 def _result(folder: RunFolder) -> Result:
-    """A run's result, and which test images it had right, so that two networks can be compared image by image.
+    """A run's result, and which test images it had right, so that two networks can be compared image by image."""
+    predictions = _predictions(folder)
+    correct = {way: correct_bits((found.label == labels).numpy()) for way, (found, labels) in predictions.items()}
+    return {**folder.result(), "correct": correct}
 
-    For each way of predicting a bit an image, in a hexadecimal number.
-    """
-    from kernelseed.training.evaluation import read_prediction
 
-    result, correct = folder.result(), {}
-    for way in result["metrics"]:
-        prediction, labels = read_prediction(folder.path / f"test-{way}.safetensors")
-        bits = "".join("01"[right] for right in (prediction.label == labels).int().tolist())
-        correct[way] = f"{int(bits, 2):x}"
-    return {**result, "correct": correct}
+def _predictions(folder: RunFolder) -> Predictions:
+    return {way: folder.prediction("test", way) for way in folder.result()["metrics"]}
 
 
 def _require_same_setting(run: Run, out: Path, kept: Path | None) -> None:

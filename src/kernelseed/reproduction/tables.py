@@ -1,4 +1,4 @@
-"""A table of the paper with ours beside it, as values; `render` writes them down."""
+"""A table of the paper with ours beside it, as values; `writing` sets them as text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kernelseed.metrics import METRICS
 from kernelseed.reproduction.paper import published
 from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, SIGMA_AND_KL, Row
 from kernelseed.reproduction.remarks import notes
 
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
-METRICS = {"accuracy": "ACC ↑", "nll": "NLL ↓", "ece": "ECE ↓", "ace": "ACE ↓", "mce": "MCE ↓"}
+PRINTED = {key: METRICS[key] for key in ("accuracy", "nll", "ece", "ace", "mce")}
+"""The metrics of the paper's tables."""
 TEST_IMAGES = 10_000
 """In each of the four data sets."""
 BETTER, WORSE, INCOMPARABLE = "▲", "▼", "†"
@@ -68,7 +70,7 @@ class Table:
         return TITLES[self.data]
 
 
-def table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def paper_table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     """The table of a data set, from the results of each network (a list, a seed each) as far as there are any."""
     papers = [row.network for row in ROWS]
     configs = [result["config"] for network in papers for result in results.get(network, ())]
@@ -81,7 +83,7 @@ def table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
         notes(
             _listed(sorted(map(str, kls))),
             any(config["augment"] for config in configs),
-            max((config["recalibrate"] for config in configs), default=0),
+            max((config["update_bn"] for config in configs), default=0),
         ),
     )
 
@@ -91,20 +93,23 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
     values = {
         (row, key): [result["metrics"][row.way][key] for result in results.get(row.network, ())]
         for row in rows
-        for key in METRICS
+        for key in PRINTED
     }
-    best = {key: _best(key, (_mean(values[row, key]) for row in rows)) for key in METRICS}
-    paper_best = {key: _best(key, (line[key] for line in printed.values())) for key in METRICS}
+    best = {
+        key: metric.best(statistics.fmean(values[row, key]) for row in rows if values[row, key])
+        for key, metric in PRINTED.items()
+    }
+    paper_best = {key: metric.best(line[key] for line in printed.values()) for key, metric in PRINTED.items()}
 
     def cell(row: Row, key: str) -> Cell:
-        found, paper = values[row, key], printed[row.name][key]
+        found, paper, metric = values[row, key], printed[row.name][key], PRINTED[key]
         ours = _mean(found)
         return Cell(
             ours,
             paper,
             spread=statistics.stdev(found) if len(found) > 1 else None,
-            best=ours is not None and _shown(ours) == best[key],
-            paper_best=_shown(paper) == paper_best[key],
+            best=ours is not None and metric.show(ours) == best[key],
+            paper_best=metric.show(paper) == paper_best[key],
             mark="" if ours is None else mark(row, key, ours, paper),
         )
 
@@ -121,7 +126,7 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
             _aside(results.get(row.network, ())),
             size(row, "trained", "parameters"),
             size(row, "relative", "relative"),
-            {key: cell(row, key) for key in METRICS},
+            {key: cell(row, key) for key in PRINTED},
             correct(row),
         )
         for row in rows
@@ -136,14 +141,15 @@ def mark(row: Row, key: str, ours: float, paper: float) -> str:
 
 
 def better(key: str, first: float, second: float) -> int:
-    """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small to be spoken of.
+    """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small to count.
 
     Accuracies have to be two standard errors of their difference apart, as if on other images each; other metrics a
     fifth of the larger, which is a rule of thumb and no test.
     """
+    gain = METRICS[key].gain(first, second)
     if key == "accuracy":
-        return _sign(first - second, 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES))
-    return -_sign(first - second, 0.2 * max(first, second))
+        return _sign(gain, 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES))
+    return _sign(gain, 0.2 * max(first, second))
 
 
 def more_accurate(first: Line, second: Line) -> int:
@@ -180,7 +186,7 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
         f"{each(c['precision'] for c in configs)}, seed{'s' * (max(seeds.values()) > 1)} "
         f"{each(r['seed'] for r in every)}; torch {each(r['versions']['torch'] for r in made)}, "
         f"{each(r['processor'] for r in made)}, {_counted({r['threads'] for r in made}, 'thread')} a run, "
-        f"{sum(seconds) / 3600:.1f} hours of training in all, commit {each(short(r['commit']) for r in made)}."
+        f"{sum(seconds) / 3600:.1f} hours of training in all, commit {each(short_commit(r['commit']) for r in made)}."
     ]
     if many := {c["devices"] * c["nodes"] for c in configs} - {1}:
         remarks.append(f"Trained by {each(many)} processes together; BatchNorm normalises the share that each has.")
@@ -194,8 +200,8 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
 
 
 def _aside(found: Sequence[dict[str, Any]]) -> str:
-    planned = NETWORKS["vogn"].options["samples"]  # which no other network has
-    draws = {result["config"]["options"].get("samples", planned) for result in found} - {planned}
+    planned = NETWORKS["vogn"].options["train_samples"]  # which no other network has
+    draws = {result["config"]["options"].get("train_samples", planned) for result in found} - {planned}
     return f"{_counted(draws, 'draw')} a step" if draws else ""
 
 
@@ -203,22 +209,13 @@ def _counted(counts: set[int], thing: str) -> str:
     return f"{_listed(sorted(counts))} {thing}{'' if counts == {1} else 's'}"
 
 
-def short(commit: str | None) -> str:
+def short_commit(commit: str | None) -> str:
     """The first digits, and the sign of a source that had been changed."""
     return "unknown" if commit is None else commit[:7] + "+" * commit.endswith("+")
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _shown(value: float) -> float:
-    return round(value, 4)
-
-
-def _best(key: str, values: Iterable[float | None]) -> float | None:
-    there = [_shown(value) for value in values if value is not None]
-    return (max if key == "accuracy" else min)(there) if there else None
 
 
 def _listed(values: Sequence[Any]) -> str:

@@ -1,4 +1,4 @@
-"""A table as rich text, Markdown and LaTeX: the same cells, three ways of writing them down."""
+"""A table as rich text, Markdown and LaTeX: the same cells in three notations."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from kernelseed.metrics import Metric
 from kernelseed.reproduction.remarks import MARKS, OWN_DEFAULTS
-from kernelseed.reproduction.tables import BETTER, INCOMPARABLE, METRICS, WORSE, Cell, Line, Table
+from kernelseed.reproduction.tables import BETTER, INCOMPARABLE, PRINTED, WORSE, Cell, Line, Table
 
-HEADING = ("Model", "δ", "DR", "Params", "RS", *METRICS.values())
+HEADING = ("Model", "δ", "DR", "Params", "RS", *(metric.heading for metric in PRINTED.values()))
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,15 @@ class Writing:
             "" if row.dropout is None else f"{row.dropout:.2f}",
             self._pair(*(None if count is None else f"{count / 1e6:.1f}M" for count in line.parameters)),
             self._pair(*(None if size is None else f"{size:.2f}" for size in line.relative)),
-            *(self._metric(line.cells[key]) for key in METRICS),
+            *(self._metric(metric, line.cells[key]) for key, metric in PRINTED.items()),
         ]
 
-    def _metric(self, cell: Cell) -> str:
+    def _metric(self, metric: Metric, cell: Cell) -> str:
         ours = None
         if cell.ours is not None:
-            spread = "" if cell.spread is None else f"{self.plus_minus}{cell.spread:.4f}"
-            ours = self._bold(f"{cell.ours:.4f}", cell.best) + self.marks[cell.mark] + spread
-        return self._pair(ours, self._bold(f"{cell.paper:.4f}", cell.paper_best))
+            spread = "" if cell.spread is None else f"{self.plus_minus}{metric.show(cell.spread)}"
+            ours = self._bold(metric.show(cell.ours), cell.best) + self.marks[cell.mark] + spread
+        return self._pair(ours, self._bold(metric.show(cell.paper), cell.paper_best))
 
     def _bold(self, text: str, bold: bool) -> str:
         return text.join(self.bold) if bold else text
@@ -65,13 +66,13 @@ LATEX = Writing(
 )
 
 
-def markdown(table: Table) -> str:
+def table_markdown(table: Table) -> str:
     """Two tables and the remarks."""
-    parts = [markdown_lines(table.lines), OWN_DEFAULTS, markdown_lines(table.own_lines), " ".join(table.remarks)]
+    parts = [lines_markdown(table.lines), OWN_DEFAULTS, lines_markdown(table.own_lines), " ".join(table.remarks)]
     return "\n\n".join(part for part in parts if part)
 
 
-def markdown_lines(lines: list[Line]) -> str:
+def lines_markdown(lines: list[Line]) -> str:
     """A table of some lines."""
     rows = [[*HEADING], ["---", *["---:"] * (len(HEADING) - 1)], *(MARKDOWN.cells(line) for line in lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -82,7 +83,7 @@ def notes_markdown(table: Table) -> str:
     return "\n".join(f"- {note}" for note in (MARKS, *table.notes))
 
 
-def latex(table: Table) -> str:
+def table_latex(table: Table) -> str:
     """A table that needs no package, and a list of notes; the paper's numbers stand below ours, so that it fits."""
 
     def lines(shown: list[Line]) -> Iterator[str]:

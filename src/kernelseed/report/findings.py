@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernelseed.metrics import METRICS, Metric
 from kernelseed.report.figures import wilson
 from kernelseed.report.record import RunRecord
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: what it holds, how it is written, and which end of it is good."""
+    """A column of the table, and where a run has its value."""
 
-    title: str
-    meaning: str
+    metric: Metric
     value: Callable[[RunRecord], float]
-    show: Callable[[float], str]
-    higher_is_better: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,28 +29,20 @@ class Cell:
     best: bool
 
 
-def _metric(name: str) -> Callable[[RunRecord], float]:
-    return lambda run: run.metrics.get(name, math.nan)
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _hundredfold(value: float) -> str:
-    return f"{100 * value:.2f}"
+def _predicted(metric: Metric) -> Column:
+    return Column(metric, lambda run: run.metrics.get(metric.name, math.nan))
 
 
 COLUMNS = (
-    Column("Parameters", "stored parameters", lambda run: run.parameters, "{:,.0f}".format),
-    Column("Size", "parameters per plain parameter", lambda run: run.relative_size, "{:.2f}×".format),
-    Column("ACC", "accuracy in percent", _metric("accuracy"), _hundredfold, higher_is_better=True),
-    Column("NLL", "negative log-likelihood per example, in nats", _metric("nll"), "{:.4f}".format),
-    Column("ECE", "expected calibration error", _metric("ece"), "{:.4f}".format),
-    Column("ACE", "average calibration error", _metric("ace"), "{:.4f}".format),
-    Column("MCE", "maximum calibration error", _metric("mce"), "{:.4f}".format),
-    Column("Brier", "Brier score", _metric("brier"), "{:.4f}".format),
-    Column("Seconds", "time of the run", lambda run: run.result.get("seconds", math.nan), _seconds),
+    Column(Metric("parameters", "Parameters", "stored parameters", template="{:,.0f}"), lambda run: run.parameters),
+    Column(
+        Metric("relative", "Size", "parameters per plain parameter", template="{:.2f}×"), lambda run: run.relative_size
+    ),
+    *map(_predicted, METRICS.values()),
+    Column(
+        Metric("seconds", "Seconds", "time of the run", template="{:,.1f}"),
+        lambda run: run.result.get("seconds", math.nan),
+    ),
 )
 
 
@@ -60,10 +50,8 @@ def cells(runs: Sequence[RunRecord], column: Column) -> list[Cell]:
     """One cell per run. Every run that shows the best value is marked, for what reads alike ranks alike."""
     values = [float(column.value(run)) for run in runs]
     known = [value for value in values if math.isfinite(value)]
-    shown = [column.show(value) if math.isfinite(value) else "–" for value in values]
-    if len(known) < 2:
-        return [Cell(text, best=False) for text in shown]
-    best = column.show(max(known) if column.higher_is_better else min(known))
+    best = column.metric.best(known) if len(known) > 1 else None
+    shown = [column.metric.show(value) if math.isfinite(value) else "–" for value in values]
     return [Cell(text, best=text == best) for text in shown]
 
 
@@ -115,23 +103,17 @@ def sentences(runs: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
     wrong = [1.0 - run.correct for run in runs]
     surprise = [_surprise(run) for run in runs]
     said = [
-        _leader(runs, names, "ACC", "the highest accuracy", "%", wrong),
-        _leader(runs, names, "NLL", "the lowest negative log-likelihood", " nats", surprise),
+        _leader(runs, names, METRICS["accuracy"], wrong),
+        _leader(runs, names, METRICS["nll"], surprise),
         _smallest(runs, names),
     ]
     return [sentence for sentence in said if sentence]
 
 
-def _leader(
-    runs: Sequence[RunRecord],
-    names: Sequence[str],
-    title: str,
-    praise: str,
-    unit: str,
-    losses: list[np.ndarray],
-) -> str:
-    """Who leads in this column, and who is as good as far as these examples can tell."""
-    row = cells(runs, next(column for column in COLUMNS if column.title == title))
+def _leader(runs: Sequence[RunRecord], names: Sequence[str], metric: Metric, losses: list[np.ndarray]) -> str:
+    """Who leads in this metric, and who is as good as far as these examples can tell."""
+    row, unit = cells(runs, _predicted(metric)), metric.unit and f" {metric.unit}"
+    praise = f"the {'highest' if metric.better == 'higher' else 'lowest'} {metric.words}"
     best = [i for i, cell in enumerate(row) if cell.best]
     if not best:
         return ""
@@ -155,8 +137,9 @@ def _smallest(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
     size = _size(runs[smallest[0]])
     if len(smallest) > 1:
         return f"{joined([names[i] for i in smallest])} are the smallest: {size}."
-    accuracy = runs[smallest[0]].metrics.get("accuracy", math.nan)
-    at = f", at {accuracy:.2%} accuracy" if math.isfinite(accuracy) else ""
+    metric = METRICS["accuracy"]
+    accuracy = runs[smallest[0]].metrics.get(metric.name, math.nan)
+    at = f", at {metric.words} {metric.show(accuracy)}" if math.isfinite(accuracy) else ""
     return f"{names[smallest[0]]} is the smallest: {size}{at}."
 
 

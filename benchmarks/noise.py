@@ -1,0 +1,51 @@
+"""What the noise costs: a KSN .25 training step, and beside it the normals that the step needs, made in three ways.
+
+A step makes the noise of every weight twice: once for the draw, once more for its gradient. Measured in turns in one
+process, as in bench.py: medians in milliseconds, and as a share of the step in the same round. Writes nothing.
+
+    python benchmarks/noise.py [--rounds 15]
+"""
+
+import argparse
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import bench
+
+if __name__ == "__main__" and "MALLOC_TOP_PAD_" not in os.environ:
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **bench.MALLOC})
+
+import subjects
+import torch
+
+from kernelseed.fast import kernels, philox
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    count = parser.parse_args().rounds
+    n = sum(parameter.numel() for parameter in subjects.model().parameters() if parameter.ndim > 1)
+    key, noise, zero = torch.tensor([1, 2], dtype=torch.int32), torch.empty(n), ctypes.c_uint32(0)
+
+    def twice(make):
+        return lambda: (make(), make())
+
+    named = {
+        "training step": subjects.ksn(*subjects.batch()),
+        "normals in C": twice(lambda: kernels.call("ks_noise", n, key, zero, zero, noise)),
+        "normals by torch's operations": twice(lambda: philox._plain(n, key, 0, 0)),
+        "torch.randn": twice(lambda: torch.randn(n, out=noise)),
+    }
+    found = bench.rounds(named, count, "noise")
+    made = bench.provenance()
+    print(f"2 x {n / 1e6:.1f} million normals on {made['processor']}, {made['threads']} threads, {count} rounds")
+    for name, numbers in found.items():
+        print(f"{name:30s} {numbers['ms']:8.1f} ms {numbers['ratio']:7.1%} of a step")
+
+
+if __name__ == "__main__":
+    main()

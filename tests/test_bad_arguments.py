@@ -1,0 +1,190 @@
+"""Bad arguments of the core: one line that says what it is, what is allowed or what to do; and nothing has changed."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kinds import convnet, mlp
+from torch import nn
+
+import kernelseed as ks
+from kernelseed.errors import ArgumentError, ArgumentTypeError, KernelseedError
+
+NAN = float("nan")
+X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 3])
+IMAGES = torch.randn(3, 1, 4, 4)
+
+
+def model():
+    return mlp(3, 6, 4)
+
+
+def net():
+    return ks.germinate(model())
+
+
+def elbo(x=X, y=Y, step=None, **kwargs):
+    return ks.ELBO(num_data=4, **kwargs)(net().draw(), x, y, step)
+
+
+def classes(output, labels, **kwargs):
+    return ks.likelihoods.Categorical(**kwargs).nll(output, labels)
+
+
+def gaussian(output, target, noise="learned"):
+    return ks.likelihoods.Gaussian(noise).nll(output, target)
+
+
+def never(name, parameter):
+    return False
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.linear(x), x
+
+
+VALUES = {
+    # conversion
+    "delta zero": (lambda: ks.germinate(model(), 0.0), ["delta is 0.0", "0 < delta <= 1"]),
+    "delta a percentage": (lambda: ks.germinate(model(), 25), ["delta is 25", "0 < delta <= 1"]),
+    "delta nan": (lambda: ks.germinate(model(), NAN), ["delta is nan", "0 < delta <= 1"]),
+    "min_rank zero": (lambda: ks.germinate(model(), min_rank=0), ["min_rank is 0", "min_rank >= 1"]),
+    "init unknown": (lambda: ks.germinate(model(), init="zeros"), ["init is 'zeros'", "'model'", "'glorot'"]),
+    "rho_offset infinite": (lambda: ks.bayesianize(model(), rho_offset=math.inf), ["rho_offset is inf", "finite"]),
+    "where matches nothing": (
+        lambda: ks.bayesianize(model(), where=never),
+        ["where", "Sequential", "0.weight (6, 3)", "0.bias (6,)", "2.weight (4, 6)", "2.bias (4,)", "1 or more axes"],
+    ),
+    "nothing to match": (lambda: ks.germinate(nn.ReLU()), ["ReLU", "2 or more axes", "none"]),
+    "only normalisation": (lambda: ks.germinate(nn.LayerNorm((2, 3))), ["default choice", "LayerNorm", "(2, 3)"]),
+    # the objective
+    "num_data zero": (lambda: ks.ELBO(0), ["num_data is 0", "len(dataset)"]),
+    "num_data nan": (lambda: ks.ELBO(NAN), ["num_data is nan", "len(dataset)"]),
+    "kl_weight negative": (lambda: ks.ELBO(4, kl_weight=-0.1), ["is -0.1", "weight of the KL", "0 (none) or more"]),
+    "kl_weight nan": (lambda: ks.ELBO(4, kl_weight=NAN), ["is nan", "finite"]),
+    "no batches": (lambda: ks.schedules.blundell(0), ["num_batches is 0", "len(loader)"]),
+    "batches unknown": (
+        lambda: elbo(kl_weight=ks.schedules.blundell(), step=0),
+        ["num_batches is missing", "len(loader)"],
+    ),
+    "no warm-up": (lambda: ks.schedules.warmup(0), ["steps is 0", "at least one"]),
+    "step missing": (lambda: elbo(kl_weight=ks.schedules.blundell(3)), ["step is None", "blundell", "step=step"]),
+    "step negative": (lambda: elbo(kl_weight=ks.schedules.warmup(3), step=-1), ["step is -1", "counted from 0"]),
+    "pi one": (lambda: ks.ScaleMixture(pi=1.0), ["pi is 1.0", "0 < pi < 1", "priors.Gaussian"]),
+    "sigma1 zero": (lambda: ks.ScaleMixture(sigma1=0.0), ["sigma1 is 0.0", "positive"]),
+    "sigma2 nan": (lambda: ks.ScaleMixture(sigma2=NAN), ["sigma2 is nan", "positive"]),
+    "std negative": (lambda: ks.priors.Gaussian(-1.0), ["std is -1.0", "positive"]),
+    # likelihoods
+    "label too large": (lambda: elbo(y=Y + 1), ["labels has 4", "4 outputs", "0 to 3", "more classes"]),
+    "label negative": (lambda: elbo(y=Y - 1), ["labels has -1", "0 to 3"]),
+    "labels one-hot": (lambda: elbo(y=F.one_hot(Y).float()), ["labels", "(4, 4)", "shape (4,)", "labels.argmax(1)"]),
+    "labels a column": (lambda: elbo(y=Y[:, None]), ["labels", "(4, 1)", "shape (4,)", "labels.flatten()"]),
+    "no class axis": (lambda: classes(torch.zeros(4), Y), ["shape (4,)", "axis 1", "(batch, classes)"]),
+    "nan in the input": (lambda: elbo(x=X * NAN), ["NaN", "16 of 16", "input", "learning rate"]),
+    "targets of another shape": (
+        lambda: gaussian(torch.zeros(4, 1), torch.zeros(4)),
+        ["target", "(4,)", "(4, 1)", "y[:, None]"],
+    ),
+    "odd outputs": (
+        lambda: gaussian(torch.zeros(4, 3), torch.zeros(4, 1), "output"),
+        ["last axis", "3", 'noise="output"', "even"],
+    ),
+    "noise zero": (lambda: ks.likelihoods.Gaussian(0.0), ["noise is 0.0", "positive"]),
+    "noise infinite": (lambda: ks.likelihoods.Gaussian(math.inf), ["noise is inf", "finite"]),
+    "noise unknown": (lambda: ks.likelihoods.Gaussian("given"), ["noise is 'given'", '"learned"', '"output"']),
+    # prediction
+    "samples negative": (lambda: ks.predict(net(), X, samples=-1), ["samples is -1", "0 for the posterior mean"]),
+    "batch_size zero": (lambda: ks.predict(net(), X, batch_size=0), ["batch_size is 0", "at least one"]),
+    "no data": (lambda: ks.predict(net(), iter(())), ["data yields no batches", "loader", "again"]),
+    "no data to update_bn": (lambda: ks.predict(net(), X, update_bn=[]), ["update_bn yields no batches", "training"]),
+    "no networks": (lambda: ks.predict([], X), ["net is an empty sequence", "at least one"]),
+    "nan predicted": (lambda: ks.predict(net(), X * NAN), ["NaN", "input"]),
+    # export
+    "another's draw": (
+        lambda: ks.collapse(net(), net().draw()),
+        ["draw", "another network", "collapse(net, net.draw())"],
+    ),
+}
+TYPES = {
+    "converted already": (lambda: ks.germinate(net()), ["model is a BayesianModule", "ks.collapse(net)"]),
+    "converted in part": (
+        lambda: ks.bayesianize(nn.Sequential(nn.Linear(3, 3), net())),
+        ["model.1 is a BayesianModule", "ks.collapse(net)"],
+    ),
+    "kl_weight a word": (lambda: ks.ELBO(4, kl_weight="automatic"), ["'automatic'", "schedules.automatic()"]),
+    "kl_weight a flag": (lambda: ks.ELBO(4, kl_weight=True), ["kl_weight is True", "a number or a schedule"]),
+    "kl_weight not called": (
+        lambda: ks.ELBO(4, kl_weight=ks.schedules.automatic),
+        ["kl_weight is the function schedules.automatic", "schedules.automatic(...)"],
+    ),
+    "warm-up to a word": (lambda: ks.schedules.warmup(3, "uniform"), ["'uniform'", "a number or a schedule"]),
+    "loss of a network": (lambda: ks.ELBO(4)(net(), X, Y), ["draw is a BayesianModule", "net.draw()"]),
+    "loss of an output": (lambda: ks.ELBO(4).of(model()(X), Y, net()), ["draw is a BayesianModule", "net.draw()"]),
+    "loss without labels": (lambda: ks.ELBO(4).with_nll(None, net().draw()), ["nll is a NoneType", "labels"]),
+    "labels not whole": (lambda: elbo(y=Y.float()), ["labels", "float32", "labels.long()"]),
+    "not a tensor": (
+        lambda: ks.predict(ks.germinate(Pair()), X),
+        ["tuple", "not a tensor", "Categorical(read=lambda output"],
+    ),
+    "data and net swapped": (lambda: ks.predict(X, net()), ["net", "Tensor", "a module, a draw, or a list"]),
+    "networks in a generator": (lambda: ks.predict((n for n in [net()]), X), ["net", "generator", "list"]),
+    "one batch for batches": (lambda: ks.predict(net(), {"input": X}), ["mapping", "one batch", "[data]"]),
+    "collapse of a plain module": (lambda: ks.collapse(model()), ["net is a Sequential", "BayesianModule"]),
+}
+CASES = [
+    pytest.param(call, error, fragments, id=name)
+    for error, cases in ((ArgumentError, VALUES), (ArgumentTypeError, TYPES))
+    for name, (call, fragments) in cases.items()
+]
+
+
+@pytest.mark.parametrize(("call", "error", "fragments"), CASES)
+def test_the_error_says_what_was_wrong_and_what_to_do(call, error, fragments):
+    with pytest.raises(error) as caught:
+        call()
+    message = str(caught.value)
+    for fragment in fragments:
+        assert fragment in message
+    assert "\n" not in message
+    assert len(message) < 400
+    assert message.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda n: ks.germinate(n, where=never),
+        lambda n: ks.predict(n, iter(())),
+        lambda n: ks.predict(n, IMAGES * NAN),
+        lambda n: ks.predict(n, IMAGES, update_bn=iter(())),
+    ],
+    ids=["germinate", "no data", "nan", "update_bn"],
+)
+@pytest.mark.parametrize("make", [convnet, lambda: ks.germinate(convnet())], ids=["plain", "bayesian"])
+def test_a_module_is_as_before(make, action):
+    module = make().train()
+    list(module.modules())[-1].eval()  # a mixture of modes
+
+    def state():
+        tensors = module.state_dict(keep_vars=True)
+        hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules()]
+        return {n: (id(t), t.tolist()) for n, t in tensors.items()}, [m.training for m in module.modules()], hooks
+
+    before = state()
+    with pytest.raises(KernelseedError):
+        action(module)
+    assert state() == before
+
+
+def test_a_where_that_raises_is_the_users_own_error():
+    def where(name, parameter):
+        raise KeyError(name)
+
+    with pytest.raises(KeyError, match=r"0\.weight"):
+        ks.germinate(model(), where=where)
