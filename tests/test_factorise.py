@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import kernelseed as ks
 
@@ -104,14 +105,27 @@ def test_layers_of_ones_own_do_what_they_do(layer, shape):
     torch.testing.assert_close(thin(x), expected)
 
 
-def test_a_weight_that_was_multiplied_out_without_a_graph_can_be_learned():
-    net, x = ks.germinate(nn.Linear(8, 8), 1.0, min_rank=1, fixed=True), torch.randn(64, 8)
-    draw = net.draw()
-    with torch.no_grad():
-        draw(x)
-    assert "source" in vars(draw.samples["weight"])
-    draw(x).square().sum().backward()
-    assert all(p.grad.abs().sum() > 0 for p in net.parameters())
+class Checkpointed(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+
+def test_a_weight_is_multiplied_out_as_when_it_was_drawn():
+    """Whoever asks first: a call without a graph, or one that is recomputed in the backward pass."""
+    layer, x, found = nn.Linear(8, 8), torch.randn(64, 8), []
+    for model, first in ((layer, torch.enable_grad), (layer, torch.no_grad), (Checkpointed(layer), torch.enable_grad)):
+        net = ks.germinate(model, 1.0, min_rank=1, fixed=True)
+        draw = net.draw()
+        with first():
+            draw(x)
+        assert all("source" in vars(sample) for sample in draw.samples.values())
+        found.append(torch.autograd.grad(draw(x).square().sum(), list(net.parameters())))
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
 
 
 def test_a_fixed_network_takes_an_empty_batch():

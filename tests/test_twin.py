@@ -8,7 +8,6 @@ import torch
 from kinds import generator, mlp
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
-from torch.utils.checkpoint import checkpoint
 
 import kernelseed as ks
 from kernelseed.core.twin import call_with
@@ -227,47 +226,6 @@ def test_parametrized_modules_run_and_learn(parametrization):
         assert not torch.equal(before, after)
     net.eval()
     check_draw(net)
-
-
-# --- a call leaves its weights with whoever captured them ------------------------------------------------------
-
-
-class Checkpointed(nn.Module):
-    """A recurrent layer, a convolution and a linear layer, all of them run again in the backward pass."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.LSTM(3, 4), nn.Conv1d(4, 4, 3, padding=1), nn.Linear(4, 2)])
-        self.reentrant = None
-
-    def body(self, x):
-        h = torch.tanh(self.layers[0](x)[0])
-        return self.layers[2](torch.tanh(self.layers[1](h.mT)).mT)
-
-    def forward(self, x):
-        return self.body(x) if self.reentrant is None else checkpoint(self.body, x, use_reentrant=self.reentrant)
-
-
-def gradients(net, reentrant):
-    net.skeleton.reentrant = reentrant
-    net.zero_grad()
-    draw = net.draw(generator(1))
-    x = torch.randn(2, 5, 3, generator=generator(2)).to(next(net.parameters())).requires_grad_()
-    loss = draw(x).square().sum()
-    (loss + 0.1 * draw.kl(ks.ScaleMixture())).backward()
-    return [p.grad.clone() for p in net.parameters()]
-
-
-def test_checkpointed_activations_have_the_gradients_of_others():
-    for net in (ks.germinate(Checkpointed()), ks.bayesianize(Checkpointed()), ks.germinate(Checkpointed(), fixed=True)):
-        torch.testing.assert_close(gradients(net, False), gradients(net, None))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # by the kernels, and by plain operations
-@pytest.mark.parametrize("make", [ks.germinate, ks.bayesianize])
-def test_reentrant_checkpointing_is_refused_in_words(make, dtype):
-    with pytest.raises(ks.errors.GraphError, match="use_reentrant=False"):
-        gradients(make(Checkpointed().to(dtype)), True)
 
 
 def test_call_with_takes_buffers_and_leaves_the_module_alone():
