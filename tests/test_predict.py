@@ -101,6 +101,11 @@ def test_a_plain_module_and_a_fixed_net_have_one_answer():
         assert p.variance.max() == 0
 
 
+def test_a_network_inside_a_plain_module_has_its_posterior_mean():
+    net = bayesian()
+    same(ks.predict(nn.Sequential(nn.Identity(), net), X, samples=0), ks.predict(net, X, samples=0))
+
+
 def test_one_class_is_certain():
     p = ks.predict(trained(ks.germinate(mlp(3, 6, 1))), X, samples=3)
     assert torch.equal(p.probs, torch.ones(23, 1))
