@@ -123,7 +123,7 @@ def make_draws(net: Member, samples: int, seed: int, member: int = 0) -> list[Dr
     inside = [name for name, module in net.named_modules() if isinstance(module, BayesianModule)]
     if samples and inside:
         raise ArgumentError(
-            f"net.{inside[0]} is a BayesianModule, but net is not, so no draws of it can be made; convert the whole model "
+            f"net.{inside[0]} is a BayesianModule, but net is not, so it can't be drawn from; convert the whole model "
             "(where= chooses the part), or take samples=0 for the posterior mean."
         )
     if samples and dropout_layers(net):
