@@ -1,6 +1,5 @@
 """Bad input gets a clear error, which names the argument, its value, what is allowed or the remedy; and no change."""
 
-import math
 import sys
 
 import pytest
@@ -50,37 +49,21 @@ class Pair(nn.Module):
 
 BAD = {
     # germinate and bayesianize
-    "delta zero": (lambda: ks.germinate(model(), 0.0), ValueError, ["delta is 0.0", "0 < delta <= 1"]),
-    "delta negative": (lambda: ks.germinate(model(), -0.5), ValueError, ["delta is -0.5", "0 < delta <= 1"]),
     "delta above one": (lambda: ks.germinate(model(), 1.5), ValueError, ["delta is 1.5", "0 < delta <= 1"]),
-    "delta a percentage": (lambda: ks.germinate(model(), 25), ValueError, ["delta is 25", "0 < delta <= 1"]),
     "delta nan": (lambda: ks.germinate(model(), NAN), ValueError, ["delta is nan", "0 < delta <= 1"]),
-    "delta infinite": (lambda: ks.germinate(model(), math.inf), ValueError, ["delta is inf", "0 < delta <= 1"]),
     "min_rank zero": (lambda: ks.germinate(model(), min_rank=0), ValueError, ["min_rank is 0", "min_rank >= 1"]),
-    "min_rank negative": (lambda: ks.germinate(model(), min_rank=-3), ValueError, ["min_rank is -3", ">= 1"]),
     "init unknown": (lambda: ks.germinate(model(), init="zeros"), ValueError, ["init is 'zeros'", "model", "glorot"]),
     "where matches nothing": (
         lambda: ks.germinate(model(), where=never),
         ValueError,
         ["where", "Sequential", "0.weight (6, 3)", "2.weight (4, 6)", "2 or more axes"],
     ),
-    "where matches nothing, mean field": (
-        lambda: ks.bayesianize(model(), where=never),
-        ValueError,
-        ["where", "0.weight (6, 3)", "0.bias (6,)", "2.weight (4, 6)", "2.bias (4,)"],
-    ),
-    "nothing to match": (lambda: ks.germinate(nn.ReLU()), ValueError, ["ReLU", "none"]),
     "only normalisation": (
         lambda: ks.germinate(nn.LayerNorm((2, 3))),
         ValueError,
         ["default choice", "LayerNorm", "weight (2, 3)"],
     ),
     "converted already": (lambda: ks.germinate(net()), TypeError, ["model", "BayesianModule", "ks.collapse(net)"]),
-    "converted already, mean field": (
-        lambda: ks.bayesianize(net()),
-        TypeError,
-        ["model", "BayesianModule", "ks.collapse(net)"],
-    ),
     "converted in part": (
         lambda: ks.germinate(nn.Sequential(nn.Linear(3, 3), net())),
         TypeError,
@@ -88,24 +71,12 @@ BAD = {
     ),
     # the objective
     "num_data zero": (lambda: ks.ELBO(0), ValueError, ["num_data is 0", "len(dataset)"]),
-    "num_data negative": (lambda: ks.ELBO(-5), ValueError, ["num_data is -5", "len(dataset)"]),
-    "num_data nan": (lambda: ks.ELBO(NAN), ValueError, ["num_data is nan", "len(dataset)"]),
     "label too large": (
         lambda: elbo()(net().draw(), X, torch.tensor([0, 1, 2, 4])),
         ValueError,
         ["labels", "4", "4 outputs", "0 to 3", "more classes"],
     ),
-    "label negative": (
-        lambda: elbo()(net().draw(), X, torch.tensor([0, -1, 2, 3])),
-        ValueError,
-        ["labels", "-1", "0 to 3"],
-    ),
     "labels not whole": (lambda: elbo()(net().draw(), X, Y.float()), TypeError, ["labels", "float32", ".long()"]),
-    "nan in logits": (
-        lambda: ks.likelihoods.Categorical().nll(nan_logits(), torch.tensor([0])),
-        ValueError,
-        ["NaN", "1 of 3", "learning rate"],
-    ),
     "nan in the input": (lambda: elbo()(net().draw(), X * NAN, Y), ValueError, ["NaN", "input"]),
     "nan in a regression": (lambda: gaussian(nan_logits(), torch.zeros(1, 3)), ValueError, ["NaN", "1 of 3"]),
     "not a tensor": (
@@ -124,17 +95,12 @@ BAD = {
         ["last axis", "3", 'noise="output"', "even"],
     ),
     "noise zero": (lambda: ks.likelihoods.Gaussian(0.0), ValueError, ["noise is 0.0", "positive"]),
-    "noise negative": (lambda: ks.likelihoods.Gaussian(-1.0), ValueError, ["noise is -1.0", "positive"]),
-    "noise infinite": (lambda: ks.likelihoods.Gaussian(math.inf), ValueError, ["noise is inf", "finite"]),
     "noise unknown": (lambda: ks.likelihoods.Gaussian("given"), ValueError, ["noise is 'given'", "learned", "output"]),
     # priors and schedules
     "pi one": (lambda: ks.ScaleMixture(pi=1.0), ValueError, ["pi is 1.0", "0 < pi < 1", "priors.Gaussian"]),
-    "pi negative": (lambda: ks.ScaleMixture(pi=-0.1), ValueError, ["pi is -0.1", "0 < pi < 1"]),
     "sigma1 zero": (lambda: ks.ScaleMixture(sigma1=0.0), ValueError, ["sigma1 is 0.0", "positive"]),
-    "sigma2 nan": (lambda: ks.ScaleMixture(sigma2=NAN), ValueError, ["sigma2 is nan", "positive"]),
     "std negative": (lambda: ks.priors.Gaussian(-1.0), ValueError, ["std is -1.0", "positive"]),
     "temperature negative": (lambda: ks.schedules.constant(-0.1), ValueError, ["temperature is -0.1", "0"]),
-    "temperature nan": (lambda: ks.schedules.constant(NAN), ValueError, ["temperature is nan"]),
     "no batches": (lambda: ks.schedules.blundell(0), ValueError, ["num_batches is 0", "len(loader)"]),
     "no warm-up": (lambda: ks.schedules.warmup(0), ValueError, ["steps is 0", "at least one"]),
     "step missing": (
@@ -142,24 +108,13 @@ BAD = {
         ValueError,
         ["step is None", "blundell", "loss(draw, x, y, step=step)"],
     ),
-    "step negative": (
-        lambda: elbo(kl_weight=ks.schedules.warmup(3))(net().draw(), X, Y, step=-1),
-        ValueError,
-        ["step is -1", "warmup", "counted from 0"],
-    ),
     # prediction
     "samples negative": (lambda: ks.predict(net(), X, samples=-1), ValueError, ["samples is -1", "0"]),
     "no data": (lambda: ks.predict(net(), []), ValueError, ["data", "no batches", "loader"]),
-    "no data left": (lambda: ks.predict(net(), iter(())), ValueError, ["data", "no batches", "again"]),
-    "no data to recalibrate": (
-        lambda: ks.predict(ks.germinate(convnet()), torch.randn(2, 1, 4, 4), recalibrate=[]),
+    "no data to update BatchNorm by": (
+        lambda: ks.predict(ks.germinate(convnet()), torch.randn(2, 1, 4, 4), update_bn=[]),
         ValueError,
-        ["recalibrate", "no batches", "training data"],
-    ),
-    "no data to recalibrate and nothing to recalibrate": (
-        lambda: ks.predict(net(), X, recalibrate=[]),
-        ValueError,
-        ["recalibrate", "no batches", "training data"],
+        ["update_bn", "no batches", "training data"],
     ),
     "no networks": (lambda: ks.predict([], X), ValueError, ["net", "empty", "at least one"]),
     "nan predicted": (lambda: ks.predict(net(), X * NAN), ValueError, ["NaN", "input"]),
@@ -178,12 +133,9 @@ BAD = {
     # models
     "stem unknown": (lambda: ks.models.resnet18(stem="vit"), ValueError, ["stem is 'vit'", "imagenet", "cifar"]),
     "no classes": (lambda: ks.models.resnet18(0), ValueError, ["num_classes is 0", "at least 1"]),
-    "no channels": (lambda: ks.models.resnet18(in_channels=0), ValueError, ["in_channels is 0", "at least 1"]),
-    "no width": (lambda: ks.models.resnet18(width=0), ValueError, ["width is 0", "at least 1"]),
     "dropout of all": (lambda: ks.models.resnet18(dropout=1.0), ValueError, ["dropout is 1.0", "0 <= dropout < 1"]),
     # metrics
     "bins zero": (lambda: ks.metrics.ece(PROBS, Y, bins=0), ValueError, ["bins", "0"]),
-    "bins negative": (lambda: ks.metrics.mce(PROBS, Y, bins=-2), ValueError, ["bins", "-2"]),
     "probabilities that do not sum to one": (lambda: ks.metrics.nll(2 * PROBS, Y), ValueError, ["probs", "sum", "2"]),
     "logits for probabilities": (lambda: ks.metrics.ece(PROBS - 1, Y), ValueError, ["probs"]),
     "nan in probabilities": (lambda: ks.metrics.accuracy(PROBS * NAN, Y), ValueError, ["probs", "nan", "[0, 1]"]),
@@ -195,6 +147,7 @@ BAD = {
 def test_the_error_says_what_was_wrong_and_what_to_do(call, error, fragments):
     with pytest.raises(error) as caught:
         call()
+    assert isinstance(caught.value, ks.KernelseedError)
     message = str(caught.value)
     for fragment in fragments:
         assert fragment in message
@@ -217,13 +170,10 @@ def unchanged(module, action, error):
     "action",
     [
         lambda m: ks.germinate(m, 2.0),
-        lambda m: ks.germinate(m, min_rank=0),
         lambda m: ks.germinate(m, where=never),
-        lambda m: ks.germinate(m, init="zeros"),
-        lambda m: ks.predict(m, torch.randn(3, 1, 4, 4), samples=-1),
         lambda m: ks.predict(m, []),
         lambda m: ks.predict(m, torch.full((3, 1, 4, 4), NAN)),
-        lambda m: ks.predict(m, torch.randn(3, 1, 4, 4), recalibrate=[]),
+        lambda m: ks.predict(m, torch.randn(3, 1, 4, 4), update_bn=[]),
     ],
 )
 def test_a_plain_module_is_as_before(action):
@@ -234,11 +184,9 @@ def test_a_plain_module_is_as_before(action):
     ("action", "error"),
     [
         (lambda n: ks.germinate(n), TypeError),
-        (lambda n: ks.bayesianize(n), TypeError),
-        (lambda n: ks.predict(n, torch.randn(3, 1, 4, 4), samples=-1), ValueError),
         (lambda n: ks.predict(n, iter(())), ValueError),
         (lambda n: ks.predict(n, torch.full((3, 1, 4, 4), NAN)), ValueError),
-        (lambda n: ks.predict(n, torch.randn(3, 1, 4, 4), recalibrate=iter(())), ValueError),
+        (lambda n: ks.predict(n, torch.randn(3, 1, 4, 4), update_bn=iter(())), ValueError),
         (lambda n: ks.collapse(n, net().draw()), ValueError),
     ],
 )
@@ -253,10 +201,10 @@ def test_a_where_that_raises_is_the_users_own_error():
     unchanged(model(), lambda m: ks.germinate(m, where=where), KeyError)
 
 
-def test_a_room_whose_package_is_missing_says_how_to_get_it(monkeypatch):
+def test_a_subpackage_whose_package_is_missing_says_how_to_get_it(monkeypatch):
     ks.hub  # noqa: B018  (loaded, so that there is something to take away)
     monkeypatch.delattr(ks, "hub")
     monkeypatch.delitem(sys.modules, "kernelseed.hub")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModuleNotFoundError, match=r"kernelseed.hub needs .*huggingface_hub.*pip install"):
+    with pytest.raises(ImportError, match=r"kernelseed.hub needs .*huggingface_hub.*pip install"):
         ks.hub  # noqa: B018

@@ -37,34 +37,37 @@ def test_to_a_dtype_and_back(distribution):
 
 
 @every_distribution
-@pytest.mark.parametrize("kind", ["linear_wide", "conv2d", "lstm", "attention", "tied"])
+@pytest.mark.parametrize("kind", ["conv2d", "lstm"])
 def test_construction_on_the_meta_device(distribution, kind):
     x = KINDS[kind].inputs()
     real = trained(DISTRIBUTIONS[distribution](KINDS[kind].make()))
     with torch.device("meta"):
-        net = DISTRIBUTIONS[distribution](KINDS[kind].make())
-    assert all(t.is_meta for t in net.state_dict().values())
-    net.to_empty(device="cpu")
-    net.load_state_dict(real.state_dict())
-    assert torch.equal(net.mean()(*x), real.mean()(*x))
-    assert torch.equal(net.draw(generator())(*x), real.draw(generator())(*x))
+        filled, assigned = (DISTRIBUTIONS[distribution](KINDS[kind].make()) for _ in range(2))
+    assert all(t.is_meta for t in filled.state_dict().values())
+    filled.to_empty(device="cpu").load_state_dict(real.state_dict())
+    assigned.load_state_dict(real.state_dict(), assign=True)
+    for net in (filled, assigned):
+        assert torch.equal(net.mean()(*x), real.mean()(*x))
+        assert torch.equal(net.draw(generator())(*x), real.draw(generator())(*x))
 
 
-def test_a_real_net_loads_by_assignment_into_a_meta_net():
-    real = ks.germinate(convnet())
-    with torch.device("meta"):
-        net = ks.germinate(convnet())
-    net.load_state_dict(real.state_dict(), assign=True)
-    x = torch.randn(2, 1, 4, 4)
-    assert torch.equal(net.eval()(x), real.eval()(x))
-
-
-def test_a_meta_net_runs_on_the_meta_device():
-    with torch.device("meta"):
-        net = ks.germinate(convnet())
+@pytest.mark.parametrize("with_kernels", [True, False])
+@every_distribution
+def test_a_training_step_waits_for_no_device(distribution, with_kernels, monkeypatch):
+    """On the meta device whatever reads a number back raises: what would stop a GPU raises here."""
+    if not with_kernels:
+        monkeypatch.setattr(kernels, "library", lambda: None)
+    net = DISTRIBUTIONS[distribution](convnet(classes=4)).to("meta")
+    optimizer = torch.optim.Adam(net.parameters(), foreach=True)
+    for prior in (PRIOR, ks.priors.Gaussian()):
         draw = net.draw()
-        assert draw(torch.empty(2, 1, 4, 4)).is_meta
-        assert draw.kl(PRIOR).is_meta
+        terms = ks.ELBO(100, prior)(draw, torch.empty(12, 1, 4, 4, device="meta"), Y.to("meta"), step=3)
+        assert terms.loss.is_meta
+        assert terms.kl.is_meta
+        terms.loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 # --- autocast --------------------------------------------------------------------------------------------------
@@ -99,54 +102,47 @@ def test_autocast_does_not_lose_a_small_deviation():
 # --- compile ---------------------------------------------------------------------------------------------------
 
 
+def check_compiled_steps(net, x, **options):
+    """A compiled training step draws what the plain one draws from the same seed, and has its loss and gradients."""
+    torch._dynamo.reset()
+    loss = ks.ELBO(12, ks.ScaleMixture.blundell())
+    twin = copy.deepcopy(net)
+    results = []
+    for each, wrap in ((net, lambda f: f), (twin, lambda f: torch.compile(f, fullgraph=True, **options))):
+        torch.manual_seed(4)
+        step = wrap(lambda x, y, net=each: loss(net.draw(), x, y).loss)
+        optimizer = torch.optim.SGD(each.parameters(), lr=1e-2)
+        values = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            values.append(step(x, Y))
+            values[-1].backward()
+            optimizer.step()
+        results.append((values, [p.grad for p in each.parameters()], list(each.buffers())))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+    assert results[0][0][0] != results[0][0][1]
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of its own imports
 def test_inductor_compiles_a_whole_training_step():
-    torch._dynamo.reset()
-    net = ks.germinate(nn.Linear(3, 4), 0.5, min_rank=2)  # small: compiling C++ takes its time
-    loss = ks.ELBO(12)
+    check_compiled_steps(ks.germinate(nn.Linear(3, 4), 0.5, min_rank=2), X)  # small: compiling C++ takes its time
 
-    def step(x, y):
-        return loss(net.draw(), x, y).loss
 
-    compiled = torch.compile(step, fullgraph=True)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        value = compiled(X, Y)
-        value.backward()
-        assert all(p.grad.isfinite().all() for p in net.parameters())
-        losses.append(value.item())
-        optimizer.step()
-    eager = torch.stack([step(X, Y) for _ in range(50)])
-    # Inductor's noise is its own, so only the size is the same: within the spread of single draws.
-    assert abs(losses[0] - eager.mean().item()) < 8 * eager.std().item() + 0.2 * abs(losses[0])
-    assert len(set(losses)) == 3
+def test_a_compiled_step_updates_batchnorm_as_the_plain_one_does():
+    net = ks.germinate(convnet(classes=4), 0.5, min_rank=2)
+    check_compiled_steps(net, torch.randn(12, 1, 4, 4), backend="aot_eager")
 
 
 def test_the_net_itself_compiles():
     torch._dynamo.reset()
-    net = ks.germinate(convnet(), 0.5, min_rank=2).eval()
-    x = torch.randn(2, 1, 4, 4)
+    net = ks.germinate(mlp(3, 4, 2), 0.5, min_rank=2)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), net(x))
-    assert compiled.train()(x).shape == (2, 3)
-
-
-def test_a_compiled_objective_equals_the_plain_one(monkeypatch):
-    # Compiled code makes its noise by torch's generator, so the eager step has to as well to be compared.
-    monkeypatch.setattr(kernels, "library", lambda: None)
-    torch._dynamo.reset()
-    loss = ks.ELBO(12, ks.ScaleMixture.blundell(), ks.schedules.automatic())
-    net = ks.germinate(convnet(classes=4), 0.5, min_rank=2)
-    twin, x = copy.deepcopy(net), torch.randn(12, 1, 4, 4)
-    results = []
-    for each, wrap in ((net, lambda f: f), (twin, lambda f: torch.compile(f, backend="aot_eager", fullgraph=True))):
-        torch.manual_seed(4)
-        value = wrap(lambda x, y, net=each: loss(net.draw(), x, y).loss)(x, Y)
-        value.backward()
-        results.append((value.detach(), [p.grad for p in each.parameters()], list(each.buffers())))
-    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+    for mode in (True, False):
+        outputs = []
+        for run in (net.train(mode), compiled.train(mode)):
+            torch.manual_seed(0)
+            outputs.append(run(X))
+        torch.testing.assert_close(*outputs)
 
 
 # --- training loops --------------------------------------------------------------------------------------------
@@ -168,16 +164,6 @@ def test_gradient_accumulation_equals_the_big_batch(distribution):
         (loss(net.draw(generator()), x[i : i + 4], Y[i : i + 4]).loss / 3).backward()
     for p, expected in zip(net.parameters(), whole, strict=True):
         torch.testing.assert_close(p.grad, expected)
-
-
-@every_distribution
-def test_every_parameter_is_used_by_every_step(distribution):
-    net = DISTRIBUTIONS[distribution](convnet(classes=4))
-    ks.ELBO(12)(net.draw(), torch.randn(12, 1, 4, 4), Y).loss.backward()
-    assert all(p.grad is not None for p in net.parameters())
-    net.zero_grad()
-    net(torch.randn(12, 1, 4, 4)).sum().backward()
-    assert all(p.grad is not None for p in net.parameters())
 
 
 def test_data_parallel_processes_share_gradients_and_have_noise_of_their_own(tmp_path):
@@ -235,14 +221,6 @@ def test_weight_averaging_and_gradient_clipping():
     torch.optim.SGD(net.parameters(), lr=0.1).step()
     average.update_parameters(net)
     assert average.eval()(torch.randn(2, 1, 4, 4)).shape == (2, 4)
-
-
-def test_hooks_of_the_users_layers_still_run():
-    model, calls = mlp(3, 6, 4), []
-    model[0].register_forward_hook(lambda *_: calls.append(1))
-    net = ks.germinate(model)
-    net(X)
-    assert len(calls) == 1
 
 
 def test_a_net_may_be_part_of_a_larger_module():

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,16 +15,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import training_worker as worker
 from PIL import Image
 
 import kernelseed as ks
-from kernelseed.core.files import StorageError
-from kernelseed.training import Config, ConfigError, RunFolder, fit, train
-from kernelseed.training.evaluation import read_prediction, summarise
-from kernelseed.training.steps import noise_seed
+from kernelseed.core.seeds import derive_seed
+from kernelseed.errors import ConfigError, DataError, MissingPackageError, PathExistsError, StorageError
+from kernelseed.training import Config, RunFolder, fit, read_settings, summarise, train
 
-SMALL = Config(width=8, epochs=2, batch_size=256, samples=2, recalibrate=0)
+SMALL = Config(width=8, epochs=2, batch_size=256, samples=2, update_bn=0)
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(Path(ks.__file__).parents[1]),
@@ -78,9 +77,9 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """A folder of two classes, dark and bright, twenty pictures each: two steps an epoch."""
-    folder = tmp_path_factory.mktemp("pictures")
+def images(tmp_path_factory):
+    """A folder of two classes, dark and bright, twenty images each."""
+    folder = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(0)
     for level, name in ((40, "dark"), (180, "bright")):
         (folder / name).mkdir()
@@ -90,10 +89,10 @@ def pictures(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def tiny(pictures):
+@pytest.fixture(scope="module")
+def tiny(images):
     """Two steps an epoch."""
-    return Config(data=f"folder:{pictures}", width=4, epochs=4, batch_size=16, samples=2, recalibrate=0)
+    return Config(data=f"folder:{images}", width=4, epochs=3, batch_size=16, samples=2, update_bn=0)
 
 
 # A run is a folder
@@ -133,7 +132,7 @@ def test_the_result_says_what_was_found_and_where_it_came_from(finished):
     assert result == returned
     assert list(result["metrics"]) == ["mean", "ensemble"]
     for way in result["metrics"]:
-        prediction, labels = read_prediction(run.path / f"test-{way}.safetensors")
+        prediction, labels = run.prediction("test", way)
         assert result["metrics"][way] == summarise(prediction, labels)
         assert torch.equal(labels, ks.data.load("digits").test.labels)
     plain = sum(p.numel() for p in ks.models.resnet18(10, 1, stem="cifar", width=8).parameters())
@@ -143,6 +142,8 @@ def test_the_result_says_what_was_found_and_where_it_came_from(finished):
     }  # fmt: skip
     assert result["labels"] == {"mean": "KSN-P δ=0.25", "ensemble": "KSN-E δ=0.25"}
     assert Config.from_json(result["config"]) == SMALL
+    assert result["config"] == run.config()["training"]
+    assert result["config"]["options"] == dataclasses.asdict(ks.methods.make("ksn"))  # whole, defaults included
     assert (result["epochs"], result["seed"], result["threads"]) == (2, 0, 1)
     assert result["seconds"] == pytest.approx(run.metrics()[-1]["seconds"], abs=0.01)
     assert result["versions"]["torch"] == torch.__version__
@@ -156,34 +157,27 @@ def test_a_trained_model_loads_in_three_lines_and_predicts_what_the_run_did(fini
     net = ks.load(run.path)
     digits = ks.data.load("digits")
     p = ks.predict(net, ks.data.normalise(digits.test.images, digits.mean, digits.std), samples=2)
-    expected, _ = read_prediction(run.path / "test-ensemble.safetensors")
+    expected, _ = run.prediction("test", "ensemble")
     for field in dataclasses.fields(p):
         assert torch.equal(getattr(p, field.name), getattr(expected, field.name))
-    mean, _ = read_prediction(run.path / "test-mean.safetensors")
+    mean, _ = run.prediction("test", "mean")
     assert not torch.equal(mean.probs, expected.probs)
     assert not mean.mutual_information.any()
 
 
-def test_a_run_never_overwrites_another(finished, monkeypatch):
+def test_what_is_in_the_place_of_a_run_stays(finished, tmp_path, tiny, monkeypatch):
     run, _ = finished
     before = contents(run.path)
     monkeypatch.setattr(Config, "load_data", None)  # it is said at once, not after a download
-    with pytest.raises(StorageError, match=r"a exists; choose another --out, or continue it with --resume"):
+    with pytest.raises(PathExistsError, match=r"a exists; choose another --out, or continue it with --resume"):
         train(SMALL, run.path, progress=False)
     assert contents(run.path) == before
-
-
-@pytest.mark.parametrize("there", ["an empty folder", "a file", "a dangling link"])
-def test_whatever_is_in_the_place_of_a_run_stays(there, tmp_path, tiny):
-    out = tmp_path / "a"
-    {"an empty folder": out.mkdir, "a file": out.touch, "a dangling link": lambda: out.symlink_to("b")}[there]()
-    with pytest.raises(StorageError, match="a exists; choose another --out"):
-        train(tiny, out, progress=False)
-    with pytest.raises(StorageError, match="a exists; choose another --out"):
-        RunFolder.create(out, {})
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
-    assert out.is_symlink() == (there == "a dangling link")
-    assert not (out.is_dir() and any(out.iterdir()))
+    link = tmp_path / "link"
+    link.symlink_to("nowhere")
+    for take in (lambda: train(tiny, link, progress=False), lambda: RunFolder.create(link, {})):
+        with pytest.raises(PathExistsError, match="link exists; choose another --out"):
+            take()
+    assert [p.name for p in tmp_path.iterdir()] == ["link"]
 
 
 def test_a_folder_that_appears_while_the_run_is_made_stays(tmp_path, monkeypatch):
@@ -196,74 +190,102 @@ def test_a_folder_that_appears_while_the_run_is_made_stays(tmp_path, monkeypatch
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", slower)
-    with pytest.raises(StorageError, match="a exists"):
+    with pytest.raises(PathExistsError, match="a exists"):
         RunFolder.create(out, {})
     assert contents(tmp_path) == {"a/config.json": b"another's"}
 
 
-def test_the_seed_decides_everything(finished, tmp_path):
-    run, _ = finished
-    again, other = tmp_path / "again", tmp_path / "other"
-    train(SMALL, again, progress=False)
-    assert (again / "model.safetensors").read_bytes() == run.weights.read_bytes()
-    assert (again / "test-ensemble.safetensors").read_bytes() == (run.path / "test-ensemble.safetensors").read_bytes()
-    train(dataclasses.replace(SMALL, seed=1), other, progress=False)
-    assert (other / "model.safetensors").read_bytes() != run.weights.read_bytes()
+# Every method
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tiny):
+    """Runs that nothing disturbed, one for each change of the config, with the batches that their steps saw."""
+    folder, made = tmp_path_factory.mktemp("whole"), {}
+
+    def run(**change):
+        key = json.dumps(change)
+        if key not in made:
+            config, seen = dataclasses.replace(tiny, **change), []
+            kind = type(config.build_method())
+            step = kind.step
+            with pytest.MonkeyPatch.context() as patch:
+
+                def recording(self, net, optimizer, x, y, *rest):
+                    seen.append((x.clone(), y.clone()))
+                    return step(self, net, optimizer, x, y, *rest)
+
+                patch.setattr(kind, "step", recording)
+                train(config, folder / str(len(made)), progress=False)
+            made[key] = config, RunFolder(folder / str(len(made))), seen
+        return made[key]
+
+    return run
+
+
+def change(method):
+    """To a config that trains by another method, quickly."""
+    quick = {"vadam": {"train_samples": 1}, "ensemble": {"members": 2}}
+    return {"method": method, "options": quick.get(method, {})}
 
 
 @pytest.mark.parametrize("name", ks.methods.METHODS)
-def test_every_method_trains_and_its_network_loads(name, tmp_path, tiny):
-    config = dataclasses.replace(tiny, method=name, epochs=1)
-    result = train(config, tmp_path / "a", progress=False)
-    random = config.build_method().random
+def test_every_method_trains_on_the_same_batches_and_its_network_loads(name, whole):
+    config, run, seen = whole(**change(name))
+    _, _, reference = whole(**change("baseline"))
+    assert len(seen) == 6
+    for (x, y), (x_too, y_too) in zip(seen, reference, strict=True):
+        assert torch.equal(x, x_too)
+        assert torch.equal(y, y_too)
+    assert not torch.equal(seen[0][0], seen[2][0])  # the second epoch has an order of its own
+    result, random = run.result(), config.build_method().random
+    assert result["data_order"] == "permutations of 32 examples by (seed 0, epoch)"
     assert list(result["metrics"]) == (["mean", "ensemble"] if random else ["mean"])
-    net, data = ks.load(tmp_path / "a"), config.load_data()
+    net, data = ks.load(run.path), config.load_data()
     assert result["parameters"]["stored"] == sum(p.numel() for p in net.parameters())
     x = ks.data.normalise(data.test.images, data.mean, data.std)
     for way, samples in (("mean", 0), *((("ensemble", 2),) if random else ())):
-        expected, _ = read_prediction(tmp_path / "a" / f"test-{way}.safetensors")
-        assert torch.equal(ks.predict(net, x, samples=samples).probs, expected.probs)
-    assert checkpointed_steps(tmp_path / "a") == 2
+        assert torch.equal(ks.predict(net, x, samples=samples).probs, run.prediction("test", way)[0].probs)
+
+
+def test_the_seed_decides_everything(whole, tmp_path):
+    config, run, _ = whole(**change("ksn"))
+    for seed in (0, 1):
+        train(dataclasses.replace(config, seed=seed), tmp_path / str(seed), progress=False)
+    same, other = (RunFolder(tmp_path / str(seed)) for seed in (0, 1))
+    assert same.weights.read_bytes() == run.weights.read_bytes()
+    for mine, first in zip(same.prediction("test", "ensemble"), run.prediction("test", "ensemble"), strict=True):
+        assert torch.equal(getattr(mine, "probs", mine), getattr(first, "probs", first))
+    assert other.weights.read_bytes() != run.weights.read_bytes()
 
 
 # Config
 
 
 def test_a_config_goes_through_json_and_back():
-    config = Config(method="dropout", options={"rate": 0.3}, validation=0.1, patience=3, clip=1.0, stem="cifar")
+    config = Config(method="dropout", options={"rate": 0.3}, validation=0.1, patience=3, clip=1, stem="cifar")
     assert Config.from_json(json.loads(json.dumps(config.as_json()))) == config
-    assert Config.from_json({}) == Config()
+    assert Config.from_json({}) == Config() == Config(options={"delta": 0.25}) != Config(options={"delta": 0.5})
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"epoch": 3}, "unknown key 'epoch'; did you mean 'epochs'"),
-        ({"bach_size": 3}, "unknown key 'bach_size'; did you mean 'batch_size'"),
-        ({"zzz": 3}, "unknown key 'zzz'; known are data, method"),
+        ({"epoch": 3}, "epoch is no setting of a run; allowed: data, .* Did you mean 'epochs'"),
         ({"method": "kns"}, "method is 'kns'.*Did you mean 'ksn'"),
-        ({"method": "bnn", "options": {"delta": 0.5}}, "delta is no option of method 'bnn', which has: .*prior"),
-        ({"options": {"lr": -1.0}}, "lr is -1.0"),
-        ({"options": {"kl": "much"}}, "kl is 'much'; allowed are automatic"),
+        ({"method": "bnn", "options": {"delta": 0.5}}, "delta is no option of method 'bnn'; allowed: lr, .*prior"),
+        ({"options": {"lr": -1.0}}, "lr is -1.0; allowed: 0 < lr"),
         ({"options": [1]}, r"options is \[1\]; it must be of type dict"),
-        ({"width": "8"}, "width is '8'; it must be of type int"),
+        ({"width": "8"}, "width is '8'; it must be of type int: channels"),
         ({"width": True}, "width is True; it must be of type int"),
-        ({"width": None}, "width is None; it must be of type int"),
         ({"clip": "1"}, "clip is '1'; it must be of type float or null"),
-        ({"augment": 1}, "augment is 1; it must be of type bool"),
-        ({"width": 0}, "width is 0; it must be at least 1"),
-        ({"epochs": 0}, "epochs is 0"),
-        ({"batch_size": -1}, "batch_size is -1"),
-        ({"seed": -1}, "seed is -1"),
-        ({"samples": -1}, "samples is -1"),
-        ({"stem": "tiny"}, "stem is 'tiny'.*imagenet.*cifar"),
-        ({"precision": "8"}, "precision is '8'; allowed are 32-true"),
-        ({"validation": 1.0}, "validation is 1.0"),
-        ({"clip": 0.0}, "clip is 0.0"),
+        ({"epochs": 0}, "epochs is 0; allowed: 1 <= epochs"),
+        ({"validation": 1.0}, "validation is 1.0; allowed: 0 <= validation < 1"),
+        ({"stem": "cifer"}, "stem is 'cifer'; allowed: imagenet, cifar .*Did you mean 'cifar'"),
         ({"clip": 1.0, "precision": "16-mixed"}, "clip is 1.0 with precision '16-mixed'.*take bf16-mixed"),
+        ({"clip": 1.0, "method": "vadam"}, "clip is 1.0, but method 'vadam' uses its gradients itself"),
         ({"patience": 2}, "patience is 2 with validation 0.0"),
-        ({"patience": 0, "validation": 0.1}, "patience is 0"),
-        ({"method": "vadam", "devices": 2}, "'vadam' keeps statistics.*devices x nodes is 2: set both to 1"),
+        ({"method": "vadam", "devices": 2}, "devices x nodes is 2; method 'vadam' .*: set both to 1"),
     ],
 )
 def test_a_config_that_can_not_be_says_which_setting_and_what_is_allowed(given, message):
@@ -271,8 +293,24 @@ def test_a_config_that_can_not_be_says_which_setting_and_what_is_allowed(given, 
         Config.from_json(given)
 
 
-def test_whole_numbers_are_numbers():
-    assert Config.from_json({"validation": 0, "clip": 1}).clip == 1
+def test_settings_are_read_from_json_and_yaml(tmp_path, monkeypatch):
+    written = {"method": "bnn", "options": {"lr": 1e-3, "kl": 0.5}, "epochs": 7}
+    (tmp_path / "a.json").write_text(json.dumps(written))
+    (tmp_path / "a.yaml").write_text("method: bnn\nepochs: 7\noptions:\n  lr: 1e-3\n  kl: 0.5\n")
+    assert read_settings(tmp_path / "a.json") == read_settings(tmp_path / "a.yaml") == written
+    for name, text, message in (
+        ("b.json", "{", "b.json is not readable JSON"),
+        ("b.yaml", "a: [", "b.yaml is not readable YAML"),
+        ("c.yaml", "epochs", "c.yaml holds a str; write one setting a line"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(StorageError, match=message):
+            read_settings(tmp_path / name)
+    with pytest.raises(StorageError, match=r"d.yaml is not readable YAML .*No such file"):
+        read_settings(tmp_path / "d.yaml")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MissingPackageError, match=r"a.yaml needs the package PyYAML: pip install"):
+        read_settings(tmp_path / "a.yaml")
 
 
 @pytest.mark.parametrize(
@@ -280,8 +318,7 @@ def test_whole_numbers_are_numbers():
     [
         ({"accelerator": "gpu"}, ConfigError, "accelerator 'gpu'"),
         ({"strategy": "quickly"}, ConfigError, "strategy 'quickly'"),
-        ({"options": {"delta": 2.0}}, ValueError, "delta is 2.0"),
-        ({"data": "digit"}, ks.data.DataError, "did you mean digits"),
+        ({"data": "digit"}, DataError, "did you mean digits"),
     ],
 )
 def test_settings_that_can_not_be_leave_no_folder(change, error, message, tmp_path, tiny):
@@ -292,47 +329,41 @@ def test_settings_that_can_not_be_leave_no_folder(change, error, message, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_training_without_lightning_says_how_to_get_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "kernelseed.training.fit")
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    with pytest.raises(MissingPackageError, match=r"training needs the package 'lightning': pip install"):
+        ks.training.train  # noqa: B018
+
+
 # Killed and resumed
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """The real command: never stopped, killed before any checkpoint, killed after the first one."""
-    folder = tmp_path_factory.mktemp("killed")
-    command = ["-m", "kernelseed", "train", "--data", "digits", "--method", "ksn", "--width", "8", "--epochs", "4"]
-    command += ["--batch-size", "256", "--samples", "2", "--recalibrate", "512", "--quiet", "--out"]
-    whole, early, late = (start(*command, folder / name) for name in ("whole", "early", "late"))
-    wait_for((folder / "early" / "config.json").exists, early)
-    early.send_signal(signal.SIGKILL)
-    wait_for(lambda: RunFolder(folder / "late").latest_checkpoint() is not None, late)
-    time.sleep(0.2)  # into the next epoch
-    late.send_signal(signal.SIGKILL)
-    for process in (early, late):
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-    stopped = {name: sorted(contents(folder / name)) for name in ("early", "late")}
-    finish(whole)
-    resumed = [start(*command, folder / name, "--resume") for name in ("early", "late")]
-    for process in resumed:
-        finish(process)
-    return folder, stopped
+def same_run(run, whole):
+    """Whether two runs ended with the same bits and the same curves."""
+    assert run.weights.read_bytes() == whole.weights.read_bytes()
+    assert run.result()["metrics"] == whole.result()["metrics"]
+    for mine, other in zip(run.metrics(), whole.metrics(), strict=True):
+        assert {**mine, "seconds": 0} == {**other, "seconds": 0}
+    return True
 
 
-def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(killed):
-    folder, stopped = killed
-    assert not any("ckpt" in name for name in stopped["early"])
-    assert any(name.endswith(".ckpt") for name in stopped["late"])
-    whole = RunFolder(folder / "whole")
-    for name in ("early", "late"):
-        assert not {"result.json", "model.safetensors"} & set(stopped[name])  # it was killed in the middle
-        run = RunFolder(folder / name)
-        assert run.weights.read_bytes() == whole.weights.read_bytes()
-        for key in ("test-mean.safetensors", "test-ensemble.safetensors"):
-            assert (run.path / key).read_bytes() == (whole.path / key).read_bytes()
-        assert run.result()["metrics"] == whole.result()["metrics"]
-        assert [row["epoch"] for row in run.metrics()] == [1, 2, 3, 4]
-        for mine, other in zip(run.metrics(), whole.metrics(), strict=True):
-            assert {**mine, "seconds": 0} == {**other, "seconds": 0}
+def test_a_killed_process_resumed_ends_with_the_same_bits(tmp_path):
+    config = Config(width=8, epochs=4, batch_size=256, samples=2, update_bn=512, validation=0.1)
+    (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
+    run, whole = RunFolder(tmp_path / "killed"), RunFolder(tmp_path / "whole")
+    process = start("-m", "kernelseed", "train", "--config", tmp_path / "config.json", "--quiet", "--out", run.path)
+    wait_for(lambda: run.latest_checkpoint() is not None, process)
+    time.sleep(0.1)  # into the next epoch
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not run.finished
+    train(config, whole.path, progress=False)
+    train(None, run.path, resume=True, progress=False)
+    assert same_run(run, whole)
+    for name in ("test-ensemble.safetensors", "validation-mean.safetensors"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
 class Killed(Exception):
@@ -351,38 +382,40 @@ def die_at(monkeypatch, step):
     monkeypatch.setattr(fit.Training, "training_step", dying)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"method": "vadam", "options": {"samples": 1}},
-        {"method": "vogn"},
-        {"method": "ivon"},
-        {"method": "dropout"},
-        {"method": "ensemble", "options": {"members": 2}},
-        {"method": "ksn", "options": {"kl_warmup": 6}, "augment": True, "clip": 0.1, "validation": 0.2, "patience": 9},
-    ],
-    ids=lambda change: change["method"],
-)
-def test_resumed_training_ends_with_the_same_bits_for_every_kind_of_state(change, tmp_path, tiny, monkeypatch):
-    config = dataclasses.replace(tiny, **change)
-    train(config, tmp_path / "whole", progress=False)
-    with monkeypatch.context() as patch:
-        die_at(patch, 5)  # the third epoch's second step
+def killed(config, path, step):
+    with pytest.MonkeyPatch.context() as patch:
+        die_at(patch, step)
         with pytest.raises(Killed):
-            train(config, tmp_path / "killed", progress=False)
-    run, whole = RunFolder(tmp_path / "killed"), RunFolder(tmp_path / "whole")
-    assert len(run.metrics()) == 2
+            train(config, path, progress=False)
+    return RunFolder(path)
+
+
+ALL_AT_ONCE = {
+    "method": "ksn", "options": {"kl_warmup": 6}, "augment": True, "clip": 0.1, "validation": 0.2, "patience": 9
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "step"),
+    [
+        *((change(name), 5) for name in ("vadam", "vogn", "ivon", "dropout", "ensemble")),
+        (ALL_AT_ONCE, 5),  # the third epoch's second step
+        (change("ksn"), 1),  # before there is any checkpoint
+    ],
+    ids=lambda value: value["method"] if isinstance(value, dict) else str(value),
+)
+def test_resumed_training_ends_with_the_same_bits_for_every_kind_of_state(changed, step, whole, tmp_path):
+    config, undisturbed, _ = whole(**changed)
+    run = killed(config, tmp_path / "a", step)
+    assert len(run.metrics()) == step // 2
     assert not run.finished
-    result = train(Config(), run.path, resume=True, progress=False)  # the folder's own config counts
-    assert run.weights.read_bytes() == whole.weights.read_bytes()
-    assert result["metrics"] == whole.result()["metrics"]
-    assert [row["epoch"] for row in run.metrics()] == [1, 2, 3, 4]
-    for mine, other in zip(run.metrics(), whole.metrics(), strict=True):
-        assert {**mine, "seconds": 0} == {**other, "seconds": 0}
+    train(None, run.path, resume=True, progress=False)
+    assert same_run(run, undisturbed)
 
 
-def test_killed_while_it_was_evaluated_it_only_evaluates(tmp_path, tiny, monkeypatch):
-    train(tiny, tmp_path / "whole", progress=False)
+def test_killed_while_it_was_evaluated_it_only_evaluates(whole, tmp_path, monkeypatch):
+    config, undisturbed, _ = whole(**change("ksn"))
+    run = RunFolder(tmp_path / "a")
 
     def dying(*_):
         raise Killed
@@ -390,31 +423,40 @@ def test_killed_while_it_was_evaluated_it_only_evaluates(tmp_path, tiny, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(fit, "_evaluate", dying)
         with pytest.raises(Killed):
-            train(tiny, tmp_path / "killed", progress=False)
-    run, whole = RunFolder(tmp_path / "killed"), RunFolder(tmp_path / "whole")
-    metrics = (run.path / "metrics.csv").read_bytes()
+            train(config, run.path, progress=False)
     die_at(monkeypatch, 0)
-    die_at(monkeypatch, 8)
-    result = train(tiny, run.path, resume=True, progress=False)
-    assert run.weights.read_bytes() == whole.weights.read_bytes()
-    assert (run.path / "metrics.csv").read_bytes() == metrics
-    assert (result["metrics"], result["epochs"]) == (whole.result()["metrics"], 4)
+    die_at(monkeypatch, 6)
+    assert train(config, run.path, resume=True, progress=False)["epochs"] == 3
+    assert same_run(run, undisturbed)
 
 
 def test_resuming_a_finished_run_returns_its_result_and_changes_nothing(finished, monkeypatch):
     run, result = finished
     before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
     monkeypatch.setattr(Config, "load_data", None)  # not even the data is needed
-    assert train(Config(), run.path, resume=True, progress=False) == result
+    assert train(None, run.path, resume=True, progress=False) == result
+    assert train(SMALL, run.path, resume=True, progress=False) == result
     assert {p: p.stat().st_mtime_ns for p in run.path.rglob("*")} == before
 
 
+def test_a_changed_setting_is_refused_on_a_resume_with_both_values(finished):
+    run, _ = finished
+    other = dataclasses.replace(SMALL, epochs=50, options={"delta": 0.5})
+    message = r"delta is 0.5, .*a was started with .*epochs 2.* delta 0.25; a resumed run keeps its settings"
+    with pytest.raises(ConfigError, match=message) as caught:
+        train(other, run.path, resume=True, progress=False)
+    assert "epochs is 50" in str(caught.value)
+    assert "width" not in str(caught.value)
+
+
 def test_what_is_not_there_can_not_be_resumed(tmp_path):
-    with pytest.raises(StorageError, match="a is not there, so nothing can go on; start it without --resume"):
+    with pytest.raises(StorageError, match="a is not there; give the folder of a run, or start one without --resume"):
         train(SMALL, tmp_path / "a", resume=True, progress=False)
     ks.save(ks.models.resnet18(2, 1, width=4), tmp_path / "saved")
     with pytest.raises(StorageError, match="saved holds a network but no run"):
         train(SMALL, tmp_path / "saved", resume=True, progress=False)
+    with pytest.raises(ConfigError, match="config is None; a run that is not resumed needs its settings"):
+        train(None, tmp_path / "a", progress=False)
     assert not (tmp_path / "a").exists()
 
 
@@ -428,7 +470,7 @@ def test_the_newest_checkpoint_is_the_one_of_the_last_epoch(tmp_path):
     assert run.latest_checkpoint().name == "epoch-0010.ckpt"
 
 
-# Broken, foreign and hostile checkpoints
+# Broken and hostile checkpoints, and full disks
 
 
 class Hostile:
@@ -441,25 +483,20 @@ class Hostile:
         return Path.touch, (self.mark,)
 
 
+@pytest.fixture(scope="module")
+def after_an_epoch(tmp_path_factory, tiny):
+    return killed(tiny, tmp_path_factory.mktemp("stopped") / "a", 2)
+
+
 @pytest.fixture
-def stopped(tmp_path, tiny, monkeypatch):
-    with monkeypatch.context() as patch:
-        die_at(patch, 2)
-        with pytest.raises(Killed):
-            train(tiny, tmp_path / "a", progress=False)
+def stopped(after_an_epoch, tmp_path):
+    """A run that was killed after its first epoch."""
+    shutil.copytree(after_an_epoch.path, tmp_path / "a")
     return RunFolder(tmp_path / "a")
 
 
 def truncated(path, mark):
     path.write_bytes(path.read_bytes()[:-2000])
-
-
-def emptied(path, mark):
-    path.write_bytes(b"")
-
-
-def scribbled(path, mark):
-    path.write_bytes(b"not a checkpoint at all")
 
 
 def hostile(path, mark):
@@ -476,36 +513,22 @@ def of_another_architecture(path, mark):
     torch.save(held, path)
 
 
-def of_another_width(path, mark):
-    held = torch.load(path, weights_only=True)
-    held["state_dict"] = {name: torch.zeros(3, 3) for name in held["state_dict"]}
-    torch.save(held, path)
-
-
 def of_another_optimizer(path, mark):
     held = torch.load(path, weights_only=True)
     held["optimizer_states"][0]["param_groups"][0]["params"].pop()
     torch.save(held, path)
 
 
-def a_list(path, mark):
-    torch.save([1, 2], path)
-
-
 @pytest.mark.parametrize(
-    "spoil",
-    [
-        truncated, emptied, scribbled, hostile, hostile_old_format, of_another_architecture, of_another_width,
-        of_another_optimizer, a_list,
-    ],
-)  # fmt: skip
-def test_a_checkpoint_that_can_not_be_restored_is_named_and_nothing_runs_or_changes(spoil, stopped, tmp_path, tiny):
+    "spoil", [truncated, hostile, hostile_old_format, of_another_architecture, of_another_optimizer]
+)
+def test_a_checkpoint_that_can_not_be_restored_is_named_and_nothing_runs_or_changes(spoil, stopped, tmp_path):
     mark = tmp_path / "executed"
     checkpoint = stopped.latest_checkpoint()
     spoil(checkpoint, mark)
     before = contents(stopped.path)
     with pytest.raises(StorageError, match=r"epoch-0000\.ckpt can't be resumed from .*; remove it to start this run"):
-        train(tiny, stopped.path, resume=True, progress=False)
+        train(None, stopped.path, resume=True, progress=False)
     assert not mark.exists()
     assert contents(stopped.path) == before
     if spoil is hostile:  # the trap works: an unsafe load would have sprung it
@@ -513,21 +536,20 @@ def test_a_checkpoint_that_can_not_be_restored_is_named_and_nothing_runs_or_chan
         assert mark.exists()
 
 
-def test_the_remedy_of_a_broken_checkpoint_helps(stopped, tiny):
-    scribbled(stopped.latest_checkpoint(), None)
+def test_the_remedy_of_a_broken_checkpoint_helps(stopped):
     stopped.latest_checkpoint().unlink()
-    train(tiny, stopped.path, resume=True, progress=False)
-    assert [row["epoch"] for row in stopped.metrics()] == [1, 2, 3, 4]
+    train(None, stopped.path, resume=True, progress=False)
+    assert [row["epoch"] for row in stopped.metrics()] == [1, 2, 3]
 
 
-def test_a_mistake_in_training_is_not_blamed_on_the_checkpoint(stopped, tiny, monkeypatch):
+def test_a_mistake_in_training_is_not_blamed_on_the_checkpoint(stopped, monkeypatch):
     die_at(monkeypatch, 3)
     with pytest.raises(Killed):
-        train(tiny, stopped.path, resume=True, progress=False)
+        train(None, stopped.path, resume=True, progress=False)
 
 
-@pytest.mark.parametrize("victim", ["epoch-0001.ckpt", "metrics.csv", "model.safetensors", "result.json"])
-def test_a_full_disk_is_named_and_what_was_there_is_whole(victim, stopped, tiny, monkeypatch):
+@pytest.mark.parametrize("victim", ["epoch-0001.ckpt", "model.safetensors"])
+def test_a_full_disk_is_named_and_what_was_there_is_whole(victim, stopped, monkeypatch):
     before = contents(stopped.path)
     replace = os.replace
 
@@ -539,13 +561,13 @@ def test_a_full_disk_is_named_and_what_was_there_is_whole(victim, stopped, tiny,
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         with pytest.raises(StorageError, match=rf"can't write .*{victim}: No space left on device; what was there"):
-            train(tiny, stopped.path, resume=True, progress=False)
+            train(None, stopped.path, resume=True, progress=False)
     after = contents(stopped.path)
     assert not [name for name in after if name.endswith(".part")]
     assert after["config.json"] == before["config.json"]
-    assert victim not in after or after[victim] == before[victim]
-    train(tiny, stopped.path, resume=True, progress=False)  # there is room again
-    assert [row["epoch"] for row in stopped.metrics()] == [1, 2, 3, 4]
+    assert victim not in after
+    train(None, stopped.path, resume=True, progress=False)  # there is room again
+    assert [row["epoch"] for row in stopped.metrics()] == [1, 2, 3]
 
 
 def test_a_checkpoint_is_never_seen_half_written(tmp_path, monkeypatch):
@@ -567,7 +589,7 @@ def test_a_checkpoint_is_never_seen_half_written(tmp_path, monkeypatch):
     assert [p.name for p in path.parent.iterdir()] == ["a.ckpt"]
 
 
-# Options
+# Settings that change the training
 
 
 def recorded_gradients(monkeypatch):
@@ -585,19 +607,8 @@ def recorded_gradients(monkeypatch):
     return norms
 
 
-def test_gradients_are_clipped(tmp_path, tiny, monkeypatch):
-    norms = recorded_gradients(monkeypatch)
-    train(dataclasses.replace(tiny, epochs=1), tmp_path / "free", progress=False)
-    free = list(norms)
-    norms.clear()
-    for precision in ("32-true", "bf16-mixed"):
-        train(dataclasses.replace(tiny, epochs=1, clip=0.01, precision=precision), tmp_path / precision, progress=False)
-    assert min(free) > 0.02
-    assert norms == pytest.approx([0.01] * 2 * len(free), rel=1e-3)
-
-
-def test_mixed_precision_trains_in_bfloat16_and_keeps_float32(tmp_path, tiny, monkeypatch):
-    seen = set()
+def test_gradients_are_clipped_in_mixed_precision_too_which_keeps_float32_weights(tmp_path, tiny, monkeypatch):
+    seen, norms = set(), recorded_gradients(monkeypatch)
     nll = ks.likelihoods.Categorical.nll
 
     def recording(self, output, target):
@@ -605,59 +616,57 @@ def test_mixed_precision_trains_in_bfloat16_and_keeps_float32(tmp_path, tiny, mo
         return nll(self, output, target)
 
     monkeypatch.setattr(ks.likelihoods.Categorical, "nll", recording)
-    result = train(dataclasses.replace(tiny, precision="bf16-mixed"), tmp_path / "a", progress=False)
-    assert seen == {torch.bfloat16}
-    assert {p.dtype for p in ks.load(tmp_path / "a").parameters()} == {torch.float32}
-    rows = RunFolder(tmp_path / "a").metrics()
-    assert rows[-1]["train_nll"] < rows[0]["train_nll"]
-    assert 0 <= result["metrics"]["mean"]["accuracy"] <= 1
+    train(dataclasses.replace(tiny, epochs=1), tmp_path / "free", progress=False)
+    free = list(norms)
+    norms.clear()
+    config = dataclasses.replace(tiny, epochs=2, clip=0.01, precision="bf16-mixed")
+    train(config, tmp_path / "clipped", progress=False)
+    assert min(free) > 0.02
+    assert norms == pytest.approx([0.01] * 4, rel=1e-3)
+    assert seen == {torch.float32, torch.bfloat16}
+    assert {p.dtype for p in ks.load(tmp_path / "clipped").parameters()} == {torch.float32}
+    first, last = RunFolder(tmp_path / "clipped").metrics()
+    assert last["train_nll"] < first["train_nll"]
 
 
-def test_validation_is_the_posterior_mean_on_what_was_held_out(tmp_path, tiny):
-    config = dataclasses.replace(tiny, validation=0.25)
-    train(config, tmp_path / "a", progress=False)
-    data, net = config.load_data(), ks.load(tmp_path / "a")
+def test_validation_is_the_posterior_mean_on_what_was_held_out(whole):
+    config, run, _ = whole(**ALL_AT_ONCE)
+    data, net = config.load_data(), ks.load(run.path)
     x = ks.data.normalise(data.validation.images, data.mean, data.std)
     expected = ks.predict(net, x, samples=0)
-    last = RunFolder(tmp_path / "a").metrics()[-1]
+    last = run.metrics()[-1]
     assert last["val_nll"] == pytest.approx(F.nll_loss(expected.probs.log(), data.validation.labels).item(), rel=1e-4)
     assert last["val_accuracy"] == pytest.approx((expected.label == data.validation.labels).float().mean().item())
-    assert RunFolder(tmp_path / "a").config()["data"]["validation"] == len(data.validation) == 8
+    assert run.config()["data"]["validation"] == len(data.validation)
+    for way, samples in (("mean", 0), ("ensemble", 2)):  # kept, to choose thresholds by
+        kept, labels = run.prediction("validation", way)
+        assert torch.equal(labels, data.validation.labels)
+        torch.testing.assert_close(kept.probs, ks.predict(net, x, samples=samples).probs)
 
 
-@pytest.fixture
-def worse_every_epoch(monkeypatch):
-    """Validation that finds every epoch worse than the one before."""
-
-    def validation_step(self, batch, batch_idx):
+def test_early_stopping_stops_and_a_run_killed_after_it_stays_stopped(tmp_path, tiny, monkeypatch):
+    def worse_every_epoch(self, batch, batch_idx):
         self.log_dict({"val_nll": torch.tensor(float(self.current_epoch)), "val_accuracy": torch.tensor(0.5)})
-
-    monkeypatch.setattr(fit.Training, "validation_step", validation_step)
-
-
-def test_early_stopping_stops_and_a_run_killed_after_it_stays_stopped(tmp_path, tiny, worse_every_epoch, monkeypatch):
-    config = dataclasses.replace(tiny, epochs=9, validation=0.25, patience=2)
-    result = train(config, tmp_path / "whole", progress=False)
-    whole, run = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
-    assert (result["epochs"], len(whole.metrics())) == (3, 3)
 
     def dying(*_):
         raise Killed
 
+    monkeypatch.setattr(fit.Training, "validation_step", worse_every_epoch)
+    run = RunFolder(tmp_path / "a")
     with monkeypatch.context() as patch:
         patch.setattr(fit, "write_weights", dying)
         with pytest.raises(Killed):
-            train(config, run.path, progress=False)
-    assert train(config, run.path, resume=True, progress=False)["epochs"] == 3
+            train(dataclasses.replace(tiny, epochs=9, validation=0.25, patience=2), run.path, progress=False)
     assert len(run.metrics()) == 3
-    assert run.weights.read_bytes() == whole.weights.read_bytes()
+    assert train(None, run.path, resume=True, progress=False)["epochs"] == 3
+    assert len(run.metrics()) == 3
 
 
-def test_augmentation_changes_what_is_seen(tmp_path, tiny):
-    for name, augment in (("plain", False), ("augmented", True)):
-        train(dataclasses.replace(tiny, epochs=1, augment=augment), tmp_path / name, progress=False)
-    plain, augmented = (RunFolder(tmp_path / name) for name in ("plain", "augmented"))
-    assert plain.metrics()[0]["train_nll"] != augmented.metrics()[0]["train_nll"]
+def test_augmentation_changes_what_is_seen(whole):
+    seen = {augment: whole(**change("baseline"), augment=augment)[2] for augment in (False, True)}
+    (x, y), (x_too, y_too) = seen[False][0], seen[True][0]
+    assert torch.equal(y, y_too)
+    assert not torch.equal(x, x_too)
 
 
 def test_tensorboard_gets_the_curves_too(tmp_path, tiny):
@@ -667,18 +676,9 @@ def test_tensorboard_gets_the_curves_too(tmp_path, tiny):
 
 
 def test_one_example_left_over_does_not_stop_batchnorm(tmp_path, tiny):
-    data = tiny.load_data()
-    assert len(data.train) == 32
-    config = dataclasses.replace(tiny, epochs=1, batch_size=31)
-    train(config, tmp_path / "a", progress=False)
+    assert len(tiny.load_data().train) == 32
+    train(dataclasses.replace(tiny, epochs=1, batch_size=31), tmp_path / "a", progress=False)
     assert checkpointed_steps(tmp_path / "a") == 1
-
-
-def test_noise_has_a_seed_for_every_step_of_every_rank():
-    seeds = {noise_seed(seed, step, rank) for seed in range(5) for step in range(50) for rank in range(4)}
-    assert len(seeds) == 1000
-    assert len({seed % 2**32 for seed in seeds}) == 1000  # what torch keeps
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 # Many processes
@@ -690,61 +690,58 @@ def checkpointed_steps(run):
 
 @pytest.fixture(scope="module")
 def parallel(tmp_path_factory):
-    """Two processes by the real command, and two that record what they do."""
+    """A run of two processes by the real command, what it printed, and what each rank saw."""
     folder = tmp_path_factory.mktemp("ddp")
-    command = start(
-        "-m", "kernelseed", "train", "--data", "digits", "--method", "ksn", "--width", "8", "--epochs", "2",
-        "--batch-size", "256", "--samples", "2", "--recalibrate", "0", "--devices", "2", "--strategy", "ddp",
-        "--accelerator", "cpu", "--json", "--out", folder / "run",
-    )  # fmt: skip
-    recorded = start(worker.__file__, folder)
-    printed = finish(command)
-    finish(recorded)
-    return folder, json.loads(printed)
+    config = dataclasses.replace(SMALL, devices=2, strategy="ddp", accelerator="cpu")
+    (folder / "config.json").write_text(json.dumps(config.as_json()))
+    script = Path(__file__).with_name("training_worker.py")
+    command = ["train", "--config", folder / "config.json", "--json", "--out", folder / "run"]
+    printed = json.loads(finish(start(script, folder, *command)))
+    return RunFolder(folder / "run"), printed, [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 
 def test_two_processes_train_one_run_in_half_the_steps_and_rank_zero_alone_writes(parallel, finished):
-    folder, printed = parallel  # one JSON value: the other rank printed nothing
-    run = RunFolder(folder / "run")
+    run, printed, _ = parallel  # one JSON value: the other rank printed nothing
     assert run.result() == printed
     assert sorted(contents(run.path)) == sorted(contents(finished[0].path))
     assert checkpointed_steps(finished[0].path) == 2 * 6  # 1438 examples in batches of 256
     assert checkpointed_steps(run.path) == 2 * 3
     assert [row["epoch"] for row in run.metrics()] == [1, 2]
     assert printed["config"]["devices"] == 2
-    x = torch.rand(3, 1, 8, 8)
-    assert ks.predict(ks.load(run.path), x).probs.isfinite().all()
+    assert ks.predict(ks.load(run.path), torch.rand(3, 1, 8, 8)).probs.isfinite().all()
 
 
 def test_each_rank_draws_its_own_noise_gradients_are_averaged_and_the_kl_is_counted_once(parallel):
-    folder, _ = parallel
-    ranks = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    run, _, ranks = parallel
+    config = run.training_config()
+    data, method, num_data = config.load_data(), config.build_method(), 1438
     gradients = []
     for rank, seen in enumerate(ranks):
-        assert seen["steps"] == len(seen["draws"]) == worker.STEPS
-        net = worker.network()
-        x, y = next(iter(worker.batches(rank, 2)))
-        torch.manual_seed(noise_seed(worker.SEED, 0, rank))
+        net = method.build(config.build_model(data))
+        net.load_state_dict(seen["start"], strict=False)  # BatchNorm's buffers are as built
+        share = {"batch_size": 256, "shuffle": True, "seed": 0, "rank": rank, "world_size": 2}
+        x, y = next(iter(ks.data.Batches(data.train, data.mean, data.std, **share)))
+        torch.manual_seed(derive_seed("training step", 0, 0, rank))
         draw = net.draw()
+        x = x.to(memory_format=config.layout)  # another would round differently, and flip a ReLU here and there
         for name, value in draw.weights.items():
             torch.testing.assert_close(seen["draws"][0][name], value)
-        kl = draw.kl(ks.ScaleMixture()) / worker.NUM_DATA
-        (F.cross_entropy(draw(x), y) + kl).backward()
+        weight = min(1, num_data / draw.num_weights)
+        loss = F.cross_entropy(draw(x), y) + weight * draw.kl(ks.ScaleMixture()) / num_data
+        loss.backward()
         gradients.append({name: p.grad for name, p in net.named_parameters()})
     for name, averaged in ranks[0]["gradients"].items():
         assert torch.equal(averaged, ranks[1]["gradients"][name])
         torch.testing.assert_close(averaged, (gradients[0][name] + gradients[1][name]) / 2)
     assert any(not torch.allclose(a, b) for a, b in zip(*(g.values() for g in gradients), strict=True))
-    for step in range(worker.STEPS):
-        first, second = (seen["draws"][step] for seen in ranks)
+    for first, second in zip(*(seen["draws"] for seen in ranks), strict=True):
         assert all(not torch.equal(first[name], second[name]) for name in first)
 
 
 def test_the_result_is_the_same_model_on_every_rank(parallel):
-    folder, _ = parallel
-    one, two = (torch.load(folder / f"{rank}.pt", weights_only=True)["weights"] for rank in (0, 1))
-    start = dict(worker.network().named_parameters())
-    assert set(one) == set(two) == set(start)
-    for name, value in one.items():
-        assert torch.equal(value, two[name])
-        assert not torch.equal(value, start[name])
+    _, _, (one, two) = parallel
+    assert len(one["draws"]) == 2 * 3
+    for name, start in one["start"].items():
+        assert torch.equal(start, two["start"][name])
+        assert torch.equal(one["end"][name], two["end"][name])
+        assert not torch.equal(one["end"][name], start)

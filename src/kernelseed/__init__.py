@@ -1,6 +1,6 @@
 """kernelseed: Bayesian deep learning that is smaller than the network it replaces.
 
-The core, imported here, needs torch alone. Data sets, training and reports are rooms of their own, loaded when
+The core, imported here, needs torch alone. Data sets, training and reports are subpackages that are loaded when
 they are first asked for (`ks.data`, `ks.methods`, ...).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kernelseed import errors, metrics, models
 from kernelseed.core import (
@@ -40,6 +40,17 @@ from kernelseed.core import (
     schedules,
 )
 from kernelseed.errors import KernelseedError
+from kernelseed.metrics import calibration
+
+if TYPE_CHECKING:  # at run time they are loaded when they are first asked for
+    from kernelseed import data as data
+    from kernelseed import hub as hub
+    from kernelseed import methods as methods
+    from kernelseed import optim as optim
+    from kernelseed import report as report
+    from kernelseed import reproduction as reproduction
+    from kernelseed import testing as testing
+    from kernelseed import training as training
 
 __version__ = "0.1.0"
 
@@ -61,6 +72,7 @@ __all__ = [
     "Terms",
     "WeightDistribution",
     "bayesianize",
+    "calibration",
     "collapse",
     "convert",
     "errors",
@@ -76,34 +88,20 @@ __all__ = [
     "schedules",
 ]
 
-# Loaded when they are first asked for, because they need more than torch.
-_LAZY_MODULES = {
-    "calibration": "kernelseed.metrics.calibration",
-    "data": "kernelseed.data",
-    "hub": "kernelseed.hub",
-    "methods": "kernelseed.methods",
-    "optim": "kernelseed.optim",
-    "report": "kernelseed.report",
-    "reproduction": "kernelseed.reproduction",
-    "testing": "kernelseed.testing",
-    "training": "kernelseed.training",
-}
+_LOADED_LATE = ("data", "hub", "methods", "optim", "report", "reproduction", "testing", "training")
+"""They need more than torch, or take long to import."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES:
-        return _module(name, _LAZY_MODULES[name])
-    raise AttributeError(f"module 'kernelseed' has no attribute {name!r}")
+def __getattr__(name: str) -> ModuleType:
+    if name not in _LOADED_LATE:
+        raise AttributeError(f"module 'kernelseed' has no attribute {name!r}")
+    try:
+        return importlib.import_module(f"kernelseed.{name}")
+    except ModuleNotFoundError as error:
+        raise errors.MissingPackageError(
+            f'kernelseed.{name} needs the package {error.name!r}: pip install "kernelseed[all]".', name=error.name
+        ) from None
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES})
-
-
-def _module(name: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'kernelseed.{name} needs the package {error.name!r}: pip install "kernelseed[all]"', name=error.name
-        ) from None
+    return sorted((*__all__, *_LOADED_LATE, "__version__"))

@@ -1,9 +1,10 @@
-"""The command's frame: subcommands, and errors as one line with exit code 2."""
+"""The command's frame: its subcommands, and what a user can put right as one line with exit code 2."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -11,11 +12,7 @@ from rich.markup import escape
 from kernelseed import __version__
 from kernelseed.cli import data_commands, reproduce_command, run_commands, train_commands
 from kernelseed.cli.show import complain
-from kernelseed.core.files import StorageError
-from kernelseed.data import DataError
-from kernelseed.training import ConfigError
-
-EXPECTED = (ConfigError, DataError, StorageError, OSError, ImportError, ValueError)
+from kernelseed.errors import KernelseedError
 
 app = typer.Typer(
     name="kernelseed",
@@ -24,13 +21,13 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command()(train_commands.demo)
-app.command()(train_commands.train)
-app.command()(reproduce_command.reproduce)
-app.command()(run_commands.evaluate)
-app.command()(run_commands.predict)
-app.command()(run_commands.report)
-app.command()(run_commands.info)
+app.command("demo")(train_commands.demo_command)
+app.command("train")(train_commands.train_command)
+app.command("reproduce")(reproduce_command.reproduce)
+app.command("evaluate")(run_commands.evaluate_command)
+app.command("predict")(run_commands.predict_command)
+app.command("report")(run_commands.report_command)
+app.command("info")(run_commands.info_command)
 app.add_typer(data_commands.app, name="data")
 
 
@@ -41,17 +38,25 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+def common_options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Bayesian deep learning that is smaller than the network it replaces."""
+    context.ensure_object(dict)["debug"] = debug
 
 
 def main() -> None:
-    """Run the command; what a user can put right is one line on stderr and exit code 2."""
+    """Run the command. What a user can put right is one line on stderr; any other error shows its traceback."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    state = {"debug": False}
     try:
-        app(prog_name="kernelseed")
-    except EXPECTED as error:
+        app(prog_name="kernelseed", obj=state)
+    except KernelseedError as error:
+        if state["debug"]:
+            raise
         complain(escape(" ".join(str(error).split())))
         sys.exit(2)

@@ -15,10 +15,11 @@ app = typer.Typer(help="List data sets, or fetch one.", no_args_is_help=True)
 DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets are; default: $KERNELSEED_DATA, else the user's cache.")
 ]
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @app.command("list")
-def list_(data_dir: DataDir = None, json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def list_command(data_dir: DataDir = None, json: Json = False) -> None:
     """The data sets that are known by name, and where they are found."""
     found = data.available(data_dir)
     if json:
@@ -26,12 +27,12 @@ def list_(data_dir: DataDir = None, json: Annotated[bool, typer.Option("--json",
     table = Table("Name", "What it is", "Where")
     for entry in found:
         table.add_row(entry.name, entry.description, entry.where or "[dim]not here: kernelseed data get[/]")
-    table.add_row("folder:PATH", "pictures of your own, a folder a class", "")
+    table.add_row("folder:PATH", "images of your own, a folder a class", "")
     console.print(table)
 
 
-@app.command()
-def get(
+@app.command("get")
+def get_command(
     name: Annotated[str, typer.Argument(help="A name of `kernelseed data list`.")], data_dir: DataDir = None
 ) -> None:
     """Fetch a data set from its official address, with its checksum."""

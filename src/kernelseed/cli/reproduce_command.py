@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.show import console, narrow_table, print_json, say
-from kernelseed.core.files import write_text
+from kernelseed.core import write_text
 from kernelseed.errors import MissingPackageError
 from kernelseed.reproduction import (
     DATA,

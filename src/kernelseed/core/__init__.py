@@ -26,13 +26,14 @@ from kernelseed.core.schedules import Moment, Schedule
 from kernelseed.core.seeds import derive_seed, generator_for
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
 from kernelseed.core.twin import call_with
-from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
 
 __all__ = [
     "CHANNELWISE",
     "CONFIG",
     "ELBO",
     "ELEMENTWISE",
+    "INITS",
     "WEIGHTS",
     "BayesianModule",
     "Classification",

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.likelihoods import Categorical, Likelihood
-from kernelseed.core.objective import Terms, call
-from kernelseed.core.schedules import Moment
+from kernelseed.core import Likelihood, Moment, Terms, call, likelihoods
+from kernelseed.methods.settings import check_settings, setting
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ PLAIN = Engine()
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """One of the systems that are compared. A value: its fields are the method's hyperparameters.
+    """One of the systems that are compared. A value: its fields are the method's hyperparameters, each a `setting`.
 
     Training, prediction and reports use these functions and never ask which method it is:
 
@@ -43,7 +42,7 @@ class Method(ABC):
     torch.Size([8, 3])
     """
 
-    lr: float = 1e-3
+    lr: float = setting(1e-3, "the learning rate", above=0)
 
     random: ClassVar[bool] = False
     """Whether prediction can average over draws."""
@@ -53,8 +52,7 @@ class Method(ABC):
     """Whether gradients can be clipped before they are used."""
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"lr is {self.lr}; a learning rate must be positive.")
+        check_settings(self)
 
     @abstractmethod
     def build(self, model: nn.Module) -> nn.Module:
@@ -101,5 +99,5 @@ class GradientMethod(Method):
 
 def likelihood_terms(net: nn.Module, x: Any, y: Tensor, likelihood: Likelihood | None = None) -> Terms:
     """The loss of a network without a KL."""
-    nll = (likelihood or Categorical()).nll(call(net, x), y)
+    nll = (likelihood or likelihoods.Categorical()).nll(call(net, x), y)
     return Terms(nll, nll.detach(), torch.zeros_like(nll.detach()), 0.0)

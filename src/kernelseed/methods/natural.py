@@ -18,40 +18,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelseed import optim
-from kernelseed.core.batchnorm import batch_norms
-from kernelseed.core.conversion import bayesianize, places
-from kernelseed.core.distributions import inverse_softplus
-from kernelseed.core.objective import Terms
-from kernelseed.core.schedules import Moment
-from kernelseed.core.twin import call_with
-from kernelseed.core.weights import MeanField
+from kernelseed.core import MeanField, Moment, Terms, batch_norms, bayesianize, call_with, inverse_softplus, places
+from kernelseed.errors import ArgumentTypeError, MissingPackageError
 from kernelseed.methods.base import PLAIN, Engine, Method, likelihood_terms
+from kernelseed.methods.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalGradient(Method):
     """What they share: the plain network is trained, with noise in its weights that the optimizer puts there.
 
-    prior_precision  of the Gaussian prior N(0, 1 / prior_precision)
-    init_std         the posterior's standard deviation at the start; a deep network learns nothing under large noise
-    train_samples    draws a step
+    `init_std` is small, because a deep network learns nothing under large noise.
     """
 
-    prior_precision: float = 1.0
-    init_std: float = 0.01
-    train_samples: int = 10
+    prior_precision: float = setting(1.0, "1 / variance of the Gaussian prior", above=0)
+    init_std: float = setting(0.01, "the posterior's standard deviation at the start", above=0)
+    train_samples: int = setting(10, "draws in one training step", least=1)
     random: ClassVar[bool] = True
     distributed: ClassVar[bool] = False
     title: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.init_std > 0:
-            raise ValueError(f"init_std is {self.init_std}; a standard deviation must be positive.")
-        if not self.prior_precision > 0:
-            raise ValueError(f"prior_precision is {self.prior_precision}; 1 / variance of the prior must be positive.")
-        if self.train_samples < 1:
-            raise ValueError(f"train_samples is {self.train_samples}; a step takes at least one draw.")
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy."""
@@ -96,7 +81,7 @@ class Vadam(NaturalGradient):
             lr=self.lr,
             prior_precision=self.prior_precision,
             init_precision=self.prior_precision + self.init_std**-2,
-            samples=self.train_samples,
+            train_samples=self.train_samples,
         )
 
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
@@ -119,15 +104,9 @@ class VOGN(NaturalGradient):
 
     lr: float = 0.3
     train_samples: int = 1
-    chunk: int = 32
-    """Examples differentiated at once: chunk x parameters in memory."""
+    chunk: int = setting(32, "examples differentiated at once, which takes chunk x parameters in memory", least=1)
     title: ClassVar[str] = "VOGN"
     clips: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.chunk < 1:
-            raise ValueError(f"chunk is {self.chunk}; at least one example is differentiated at once.")
 
     def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters, with the momentum of the large-scale version."""
@@ -139,13 +118,13 @@ class VOGN(NaturalGradient):
             betas=(0.9, 0.999),
             prior_precision=self.prior_precision,
             init_precision=init_precision,
-            samples=self.train_samples,
+            train_samples=self.train_samples,
         )
 
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
         """Gradient moments by vmap over the examples."""
         if not isinstance(x, Tensor):
-            raise TypeError(f'x is a {type(x).__name__}; method "vogn" takes it apart by rows: give one tensor.')
+            raise ArgumentTypeError(f'x is a {type(x).__name__}; method "vogn" splits it into rows: give one tensor.')
         return _terms(optimizer.step(moments=lambda: example_moments(net, x, y, self.chunk)))
 
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:
@@ -166,7 +145,9 @@ class IVON(NaturalGradient):
         try:
             import ivon
         except ImportError:
-            raise ImportError('method "ivon" needs the package ivon-opt: pip install --no-deps ivon-opt') from None
+            raise MissingPackageError(
+                'method "ivon" needs the package ivon-opt: pip install --no-deps ivon-opt.'
+            ) from None
         return ivon.IVON(
             [p for p in net.parameters() if p.requires_grad],
             lr=self.lr,
@@ -195,9 +176,8 @@ class IVON(NaturalGradient):
                             p.grad = torch.zeros_like(p)
             losses.append(terms.nll)
         loss = torch.stack(losses).mean()
-        optimizer.step(
-            lambda: loss
-        )  # where there is none, Lightning gives one of its own, whose None IVON would add up
+        # Without a closure of ours, Lightning gives one of its own, whose None IVON would add up.
+        optimizer.step(lambda: loss)
         return _terms(loss)
 
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
-from kernelseed.core.objective import Terms
-from kernelseed.core.schedules import Moment
+from kernelseed.core import CHANNELWISE, ELEMENTWISE, Moment, Terms
+from kernelseed.errors import ArgumentError
 from kernelseed.methods.base import GradientMethod, likelihood_terms
+from kernelseed.methods.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +36,17 @@ class Baseline(GradientMethod):
 class Dropout(Baseline):
     """The plain network with dropout: the one network is the paper's "Baseline DR", the average MC-Drop."""
 
-    rate: float = 0.1
+    rate: float = setting(0.1, "the share of activations that is dropped", above=0, below=1)
     random: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate is {self.rate}; it is the share of activations to drop: 0 < rate < 1.")
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy, with the rate set on the dropout layers that the model has."""
         net = copy.deepcopy(model)
         layers = [m for m in net.modules() if isinstance(m, ELEMENTWISE + CHANNELWISE)]
         if not layers:
-            raise ValueError(
-                f"{type(model).__name__} has no dropout layer to set to {self.rate}; add nn.Dropout(0.0) where units "
-                "are to be dropped."
+            raise ArgumentError(
+                f"model is a {type(model).__name__} without a dropout layer to set to {self.rate}; add nn.Dropout(0.0) "
+                "where units are to be dropped."
             )
         for layer in layers:
             layer.p = self.rate
@@ -66,12 +61,7 @@ class Dropout(Baseline):
 class Ensemble(GradientMethod):
     """A deep ensemble: plain networks from different starts, trained side by side on the same batches."""
 
-    members: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.members < 1:
-            raise ValueError(f"members is {self.members}; an ensemble has at least one.")
+    members: int = setting(5, "how many networks the ensemble has", least=1)
 
     def build(self, model: nn.Module) -> nn.Module:
         """The model as it is, and as many more with fresh weights as it takes."""

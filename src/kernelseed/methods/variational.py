@@ -2,56 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from kernelseed.core.conversion import Where, bayesianize, germinate
-from kernelseed.core.network import BayesianModule
-from kernelseed.core.objective import ELBO, Terms
-from kernelseed.core.priors import Gaussian, Prior, ScaleMixture
-from kernelseed.core.schedules import Moment, Schedule, automatic, blundell, constant, uniform, warmup
-from kernelseed.methods.base import GradientMethod, likelihood_terms
+from kernelseed.core import (
+    ELBO,
+    INITS,
+    BayesianModule,
+    Moment,
+    Prior,
+    ScaleMixture,
+    Schedule,
+    Terms,
+    Where,
+    bayesianize,
+    germinate,
+    priors,
+    schedules,
+)
+from kernelseed.methods.base import GradientMethod, Method, likelihood_terms
+from kernelseed.methods.settings import setting
+
+PRIORS: dict[str, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
+SCHEDULES: dict[str, Schedule] = {
+    "automatic": schedules.automatic(),
+    "uniform": schedules.uniform(),
+    "blundell": schedules.blundell(),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variational(GradientMethod):
     """What all of them share: a prior, a KL schedule and where sigma starts.
 
-    kl         "automatic" (min(1, N / weights)), "uniform", "blundell" or a number: a constant temperature
-    kl_warmup  steps over which the KL's weight rises linearly from 0
-    prior      "paper" or "blundell" (scale mixtures), or a number: a Gaussian of that standard deviation
+    kl     "automatic" is min(1, N / weights); a number is a constant temperature
+    prior  "paper" and "blundell" are scale mixtures; a number is the standard deviation of a Gaussian
     """
 
-    rho_offset: float = -5.0
-    kl: str | float = "automatic"
-    kl_warmup: int = 0
-    prior: str | float = "paper"
+    rho_offset: float = setting(-5.0, "where rho starts; sigma is softplus(rho)")
+    kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0)
+    kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
+    prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), above=0)
     random: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.schedule()
-        self.prior_value()
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl` and `kl_warmup` name."""
-        named: dict[str | float, Schedule] = {"automatic": automatic(), "uniform": uniform(), "blundell": blundell()}
-        schedule = named.get(self.kl) or constant(_number("kl", self.kl, named))
-        return warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
+        schedule = SCHEDULES[self.kl] if self.kl in SCHEDULES else schedules.constant(float(self.kl))
+        return schedules.warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
 
     def prior_value(self) -> Prior:
         """The prior that `prior` names."""
-        named: dict[str | float, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
-        return named.get(self.prior) or Gaussian(_number("prior", self.prior, named))
+        return PRIORS[self.prior] if self.prior in PRIORS else priors.Gaussian(float(self.prior))
 
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
         """The evidence lower bound of one draw."""
         assert isinstance(net, BayesianModule)
-        loss = ELBO(moment.num_data, self.prior_value(), self.schedule())
-        return loss(net.draw(), x, y, moment)
+        return elbo_of(self, moment.num_data)(net.draw(), x, y, moment)
+
+
+@lru_cache
+def elbo_of(method: Variational, num_data: int) -> ELBO:
+    """The loss of a method on so many examples, built once and not at every step."""
+    return ELBO(num_data, method.prior_value(), method.schedule())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds(Method):
+    """What the kernel seed networks share: how large their seeds are, and where they start."""
+
+    delta: float = setting(0.25, "the share of channels that a seed keeps", above=0, most=1)
+    min_rank: int = setting(16, "a floor under a seed's channels", least=1)
+    init: str = setting("model", "the start: the model's weights, or the paper's", choices=tuple(INITS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +92,8 @@ class BNN(Variational):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FKSN(GradientMethod):
+class FKSN(Seeds, GradientMethod):
     """The fixed-point kernel seed network: germinated means, no sampling, no KL."""
-
-    delta: float = 0.25
-    min_rank: int = 16
-    init: str = "model"
 
     def build(self, model: nn.Module) -> nn.Module:
         """Seeds for every weight but those of normalisation layers."""
@@ -89,12 +109,8 @@ class FKSN(GradientMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KSN(Variational):
+class KSN(Seeds, Variational):
     """The kernel seed network."""
-
-    delta: float = 0.25
-    min_rank: int = 16
-    init: str = "model"
 
     def build(self, model: nn.Module) -> nn.Module:
         """Seeds for every weight, or where `where` says."""
@@ -130,10 +146,3 @@ class LastLayerKSN(KSN):
     def label(self, ensemble: bool) -> str:
         """The method's name."""
         return f"KSN-{'E' if ensemble else 'P'} last layer"
-
-
-def _number(argument: str, value: str | float, named: Iterable[str | float]) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ValueError(f"{argument} is {value!r}; allowed are {', '.join(map(str, named))} and a number.") from None

@@ -280,5 +280,5 @@ def call(closure: Callable[..., Tensor] | None, *batch: Tensor) -> Tensor:
         )
     loss = closure(*batch)
     if not isinstance(loss, Tensor):
-        raise ArgumentTypeError(f"closure returned {loss!r}; it must return a tensor: is a return missing?")
+        raise ArgumentTypeError(f"closure returned {loss!r}; it must return a tensor: look for a missing return.")
     return loss

@@ -1,21 +1,57 @@
 """Training, evaluation and run folders: what the command line does, for use from Python.
 
-from kernelseed.training import Config, train
-train(Config(data="digits", method="ksn", width=16, epochs=12), out="runs/a")
+    from kernelseed.training import Config, evaluate, train
+    train(Config(data="digits", method="ksn", width=16, epochs=12), out="runs/a")
+    evaluate("runs/a", samples=30)
+
+Config                                what a run is
+overlay, differences, read_settings   settings from several places: which win, and which are not the same
+train                                 from a config to a finished run folder
+RunFolder                             the files of a run
+evaluate, classify, describe_run      what to do with a finished run
+predict_split, summarise, provenance  the parts of a result
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelseed.training.config import Config, ConfigError
-from kernelseed.training.run_folder import RunFolder
+from kernelseed.errors import MissingPackageError
+from kernelseed.training.config import Config, differences, overlay, read_settings
+from kernelseed.training.evaluation import evaluate, summarise
+from kernelseed.training.inference import classify, predict_split
+from kernelseed.training.inspection import describe_run
+from kernelseed.training.origin import provenance
+from kernelseed.training.run_folder import RunFolder, write_csv
 
-__all__ = ["Config", "ConfigError", "RunFolder", "train"]
+if TYPE_CHECKING:
+    from kernelseed.training.fit import train
+
+__all__ = [
+    "Config",
+    "RunFolder",
+    "classify",
+    "describe_run",
+    "differences",
+    "evaluate",
+    "overlay",
+    "predict_split",
+    "provenance",
+    "read_settings",
+    "summarise",
+    "train",
+    "write_csv",
+]
 
 
 def __getattr__(name: str) -> Any:
     # Lightning takes seconds to import, and reading a run does not need it.
-    if name == "train":
+    if name != "train":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         from kernelseed.training.fit import train
-
-        return train
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("kernelseed"):
+            raise
+        raise MissingPackageError(
+            f'training needs the package {error.name!r}: pip install "kernelseed[train]".', name=error.name
+        ) from None
+    return train

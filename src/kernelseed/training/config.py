@@ -2,98 +2,88 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import asdict, dataclass, field, fields
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from torch import nn
 
 from kernelseed import methods, models
+from kernelseed.core import read_json
 from kernelseed.data import Dataset, load
-from kernelseed.errors import ConfigError
-from kernelseed.fast.taps import trim
+from kernelseed.errors import ArgumentError, ConfigError, MissingPackageError, StorageError
+from kernelseed.fast import trim
+from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A training run. `options` are the method's own hyperparameters, such as delta."""
+    """A training run. `options` are the method's own hyperparameters, such as delta; what it leaves out is default.
 
-    data: str = "digits"
-    method: str = "ksn"
-    options: dict[str, Any] = field(default_factory=dict)
-    width: int = 64
-    stem: str | None = None
-    """None: "imagenet" for the 28 x 28 sets, as the paper's numbers imply, and for pictures over 64; else "cifar"."""
-    epochs: int = 5
-    batch_size: int = 128
-    seed: int = 0
-    validation: float = 0.0
-    augment: bool = False
-    size: int | None = None
-    channels: int | None = None
-    skip_unreadable: bool = False
-    precision: str = "32-true"
-    clip: float | None = None
-    patience: int | None = None
-    """Epochs without a better validation NLL after which training stops."""
-    samples: int = 10
-    """Draws that a prediction averages."""
-    update_bn: int = 4096
-    """Training images from which each draw gets its BatchNorm statistics; 0: the running averages, as in the paper."""
-    devices: int = 1
-    nodes: int = 1
-    accelerator: str = "auto"
-    strategy: str = "auto"
+    Each field says its limits and what it is for; the options of `kernelseed train` are made from the same lines.
+
+    >>> Config(method="ksn", options={"delta": 0.5}, epochs=3).build_method().label(ensemble=True)
+    'KSN-E δ=0.5'
+    """
+
+    data: str = setting("digits", "the data set: digits, mnist, ..., or folder:PATH")
+    method: str = setting("ksn", f"the method: {', '.join(methods.METHODS)}")
+    options: dict[str, Any] = field(default_factory=dict, metadata={"help": "the method's own hyperparameters"})
+    width: int = setting(64, "channels of the ResNet-18's first stage", least=1)
+    stem: str | None = setting(None, "the first layers (default: what suits the images)", choices=("imagenet", "cifar"))
+    epochs: int = setting(5, "passes over the training data", least=1)
+    batch_size: int = setting(128, "images in a step of one device", least=1)
+    seed: int = setting(0, "decides all that is random", least=0)
+    validation: float = setting(0.0, "the share of the training data that is held out", least=0, below=1)
+    patience: int | None = setting(None, "epochs without a better validation NLL after which training stops", least=1)
+    augment: bool = setting(False, "random crops and flips")
+    size: int | None = setting(None, "resize a folder's images to this many pixels", least=1)
+    channels: int | None = setting(None, "read a folder's images as grey (1) or colour (3)")
+    skip_unreadable: bool = setting(False, "leave out a folder's images that can't be read")
+    precision: str = setting("32-true", "how exactly to compute, as Lightning names it", choices=PRECISIONS)
+    clip: float | None = setting(None, "the norm that gradients are clipped to", above=0)
+    samples: int = setting(10, "draws that a prediction averages; 0: the posterior mean alone", least=0)
+    update_bn: int = setting(
+        4096, "training images that each draw's BatchNorm is re-estimated from; 0: its running statistics", least=0
+    )
+    devices: int = setting(1, "processors to train on", least=1)
+    nodes: int = setting(1, "machines to train on", least=1)
+    accelerator: str = setting("auto", "what to train on: auto, cpu, gpu, ..., as Lightning names it")
+    strategy: str = setting("auto", "how devices share the work: auto, ddp, fsdp, ..., as Lightning names it")
 
     def __post_init__(self) -> None:
-        self._check_types()
-        for name, least in (("width", 1), ("epochs", 1), ("batch_size", 1), ("seed", 0), ("samples", 0),
-                            ("update_bn", 0), ("devices", 1), ("nodes", 1)):  # fmt: skip
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
-        if self.stem not in (None, "imagenet", "cifar"):
-            raise ConfigError(f'stem is {self.stem!r}; allowed are "imagenet" and "cifar".')
-        if self.precision not in PRECISIONS:
-            raise ConfigError(f"precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}.")
-        if not 0 <= self.validation < 1:
-            raise ConfigError(f"validation is {self.validation}; it is a share of the training data: 0 <= share < 1.")
-        if self.clip is not None and not self.clip > 0:
-            raise ConfigError(f"clip is {self.clip}; a gradient norm to clip at must be positive.")
+        check_settings(self, ConfigError)
+        method = self.build_method()
+        if self.patience is not None and not self.validation:
+            raise ConfigError(
+                f"patience is {self.patience} with validation {self.validation}; early stopping needs a validation "
+                "share to watch, such as 0.1."
+            )
         if self.clip is not None and self.precision == "16-mixed":
             raise ConfigError(
                 f"clip is {self.clip} with precision '16-mixed', whose gradients are scaled; take bf16-mixed, or do "
                 "without clip."
             )
-        if self.patience is not None and (self.patience < 1 or not self.validation):
-            raise ConfigError(
-                f"patience is {self.patience} with validation {self.validation}; early stopping takes at least 1 epoch "
-                "and a validation share to watch, such as 0.1."
-            )
-        method = self.build_method()
         if self.clip is not None and not method.clips:
             raise ConfigError(f"clip is {self.clip}, but method {self.method!r} uses its gradients itself: do without.")
         if self.devices * self.nodes > 1 and not method.distributed:
             raise ConfigError(
-                f"method {self.method!r} keeps statistics of its own gradients and trains in one process; "
-                f"devices x nodes is {self.devices * self.nodes}: set both to 1."
+                f"devices x nodes is {self.devices * self.nodes}; method {self.method!r} keeps statistics of its own "
+                "gradients and trains in one process: set both to 1."
             )
 
-    def _check_types(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            kinds = (dict,) if get_origin(hint) is dict else get_args(hint) or (hint,)
-            value = getattr(self, name)
-            allowed = (*kinds, int) if float in kinds else kinds
-            if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in kinds):
-                wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-                raise ConfigError(f"{name} is {value!r}; it must be of type {wanted}.")
+    def __eq__(self, other: object) -> bool:
+        # An option that is left out is the method's default, and so is the same option written down.
+        return self.as_json() == other.as_json() if isinstance(other, Config) else NotImplemented
 
     @property
     def layout(self) -> torch.memory_format:
-        """How pictures lie in memory: channels last is faster.
+        """How images lie in memory: channels last is faster.
 
         Not for a network of fewer than eight channels: the gradient of its strided 1 x 1 convolutions would be written
         past the end of its memory (PyTorch 2.13 on a CPU with AVX2).
@@ -104,11 +94,11 @@ class Config:
         """The method with its options."""
         try:
             return methods.make(self.method, **self.options)
-        except (ValueError, TypeError) as error:
+        except ArgumentError as error:
             raise ConfigError(str(error)) from None
 
     def build_model(self, data: Dataset) -> nn.Module:
-        """The plain network that fits the data; small pictures leave most taps of its last layers void."""
+        """The plain network that fits the data; small images leave most taps of its last layers void."""
         return trim(
             models.resnet18(
                 len(data.class_names),
@@ -131,22 +121,69 @@ class Config:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """A dictionary that `from_json` takes."""
-        return asdict(self)
+        """A dictionary that `from_json` takes. It is whole: the method's options are all in it."""
+        return {**asdict(self), "options": asdict(self.build_method())}
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Config:
+    def from_json(cls, given: Mapping[str, Any]) -> Config:
         """From a dictionary; an unknown key is an error that suggests the nearest."""
-        known = [f.name for f in fields(cls)]
+        known = settings_of(cls)
         for key in given:
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
-                raise ConfigError(f"the config has an unknown key {key!r}; {hint}")
+                hint = did_you_mean(str(key), known)
+                raise ConfigError(f"{key} is no setting of a run; allowed: {', '.join(known)}.{hint}")
         return cls(**given)
 
 
 def default_stem(data: Dataset) -> str:
-    """Which stem suits the pictures."""
+    """Which stem suits the images: "imagenet" for 28 x 28, as the paper's numbers imply, and for large ones."""
     height = data.train.images.shape[-2]
     return "imagenet" if height == 28 or height > 64 else "cifar"
+
+
+def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run where those of `above` win. Another method leaves the options of the one below behind.
+
+    >>> overlay({"epochs": 5, "options": {"delta": 0.5}}, {"epochs": 50, "options": {"lr": 0.1}})
+    {'epochs': 50, 'options': {'delta': 0.5, 'lr': 0.1}}
+    """
+    known = settings_of(Config)
+    for part in (below, above):
+        known["options"].check(part.get("options", {}), ConfigError)
+    method = below.get("method", known["method"].default)
+    kept = below.get("options", {}) if above.get("method", method) == method else {}
+    return {**below, **above, "options": {**kept, **above.get("options", {})}}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings that both have and that are not the same, options of the method included.
+
+    >>> differences({"epochs": 5, "seed": 0}, {"epochs": 50, "seed": 0})
+    {'epochs': (5, 50)}
+    """
+    one, two = ({**settings, **settings.get("options", {}), "options": None} for settings in (old, new))
+    return {key: (one[key], two[key]) for key in one if key in two and one[key] != two[key]}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a JSON or YAML file."""
+    if path.suffix not in (".yaml", ".yml"):
+        return read_json(path)
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise MissingPackageError(f"{path} needs the package PyYAML: pip install PyYAML, or write JSON.") from None
+
+    class Loader(yaml.SafeLoader):
+        """Reads 1e-3 as a number, as YAML 1.2 does; PyYAML follows 1.1."""
+
+    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = yaml.load(file, Loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise StorageError(f"{path} is not readable YAML ({' '.join(str(error).split())}); mend the file.") from None
+    if not isinstance(found, dict):
+        raise StorageError(f"{path} holds a {type(found).__name__}; write one setting a line, such as `epochs: 50`.")
+    return found

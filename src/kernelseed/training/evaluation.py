@@ -1,38 +1,72 @@
-"""Evaluation: one network on the test set, as an average over draws and as the posterior mean."""
+"""Evaluation of a finished run: its metrics again, with a temperature, or against other data."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernelseed import metrics
-from kernelseed.core.files import StorageError, whole_or_nothing
-from kernelseed.core.prediction import predict
-from kernelseed.core.predictive import Classification
-from kernelseed.data import Batches, Dataset, Split
-
-BATCH = 256
-
-
-def predict_split(
-    net: nn.Module, split: Split, data: Dataset, *, samples: int, update_bn: int, seed: int
-) -> Classification:
-    """Predictions for a split, each draw with BatchNorm statistics from `update_bn` training images."""
-    batches = Batches(split, data.mean, data.std, BATCH)
-    return predict(net, batches, samples, update_bn=statistics_batches(data, update_bn, seed), seed=seed)
+from kernelseed.core import Classification
+from kernelseed.data import Dataset, Split, load_test
+from kernelseed.metrics import TemperatureScaling
+from kernelseed.training.inference import predict_split, require_validation, ways
+from kernelseed.training.origin import provenance
+from kernelseed.training.run_folder import RunFolder
 
 
-def statistics_batches(data: Dataset, count: int, seed: int) -> Batches | None:
-    """Some training images for BatchNorm statistics; None for none."""
-    if not count:
-        return None
-    chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed))[:count]
-    return Batches(data.train.select(chosen), data.mean, data.std, BATCH)
+def evaluate(
+    run: str | Path,
+    samples: int | None = None,
+    update_bn: int | None = None,
+    temperature: bool = False,
+    ood: str | None = None,
+    data_dir: str | Path | None = None,
+) -> dict[str, Any]:
+    """Test a run again, and keep what was found in its folder; the run's own result stays.
+
+    samples, update_bn   other than the run's, see `Config`
+    temperature          scale by a temperature that is fitted on the validation split
+    ood                  a data set, by name, to tell from the test set by its entropy
+    """
+    folder = RunFolder(run)
+    result = folder.result()
+    config = folder.training_config()
+    config = replace(
+        config,
+        samples=config.samples if samples is None else samples,
+        update_bn=config.update_bn if update_bn is None else update_bn,
+    )
+    if temperature:
+        require_validation(folder, config, "fit a temperature on")
+    net, data = folder.network(), config.load_data(data_dir)
+    outside = _out_of_distribution(ood, data, data_dir) if ood else None
+    found: dict[str, Any] = {
+        "settings": {"samples": config.samples, "update_bn": config.update_bn, "seed": config.seed, "temperature": {}},
+        "metrics": {},
+        **{key: result[key] for key in ("labels", "parameters", "seed", "config")},
+        "trained": folder.trained(),
+        **provenance(),
+    }
+    for way in ways(config):
+        inside = predict_split(net, data.test, data, config, way)
+        probs = inside.probs
+        if temperature and data.validation:
+            held_out = predict_split(net, data.validation, data, config, way)
+            scaling = TemperatureScaling.fit(held_out.probs, data.validation.labels)
+            found["settings"]["temperature"][way] = scaling.temperature
+            probs = scaling.apply(probs)
+        found["metrics"][way] = summarise(inside, data.test.labels) | metrics.summary(probs, data.test.labels)
+        if outside:
+            prediction = predict_split(net, outside, data, config, way)
+            found.setdefault("ood", {"name": ood})[way] = summarise_shift(inside, prediction)
+            folder.write_prediction("ood", way, prediction, outside.labels)
+    folder.write_evaluation(found)
+    return found
 
 
 def summarise(prediction: Classification, labels: Tensor) -> dict[str, float]:
@@ -45,7 +79,7 @@ def summarise(prediction: Classification, labels: Tensor) -> dict[str, float]:
 
 
 def summarise_shift(inside: Classification, outside: Classification) -> dict[str, float]:
-    """How well entropy and mutual information tell foreign images from those of the test set."""
+    """How well entropy and mutual information tell out-of-distribution images from those of the test set."""
     return {
         "auroc_entropy": metrics.auroc(inside.entropy, outside.entropy),
         "auroc_mutual_information": metrics.auroc(inside.mutual_information, outside.mutual_information),
@@ -56,7 +90,7 @@ def summarise_shift(inside: Classification, outside: Classification) -> dict[str
 
 
 def like(images: Tensor, model_images: Tensor) -> Tensor:
-    """Foreign images in the channels and size that a network was trained on."""
+    """Images in the channels and size that a network was trained on."""
     channels, size = model_images.shape[1], model_images.shape[-2:]
     if images.shape[1] != channels:
         grey = images.float().mean(1, keepdim=True).round().to(torch.uint8)
@@ -66,22 +100,7 @@ def like(images: Tensor, model_images: Tensor) -> Tensor:
     return images.to(torch.uint8)
 
 
-def write_prediction(prediction: Classification, labels: Tensor, path: Path) -> None:
-    """Predictions as safetensors, for the report and for anyone's own figures."""
-    from safetensors.torch import save_file
-
-    tensors: dict[str, Any] = {f.name: getattr(prediction, f.name).contiguous() for f in fields(prediction)}
-    with whole_or_nothing(path) as scratch:
-        save_file({**tensors, "labels": labels}, str(scratch))
-
-
-def read_prediction(path: Path) -> tuple[Classification, Tensor]:
-    """What `write_prediction` wrote."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors = load_file(str(path))
-        return Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
-    except (SafetensorError, KeyError, OSError) as error:
-        raise StorageError(f"{path} holds no predictions ({error}); make them again: kernelseed evaluate.") from None
+def _out_of_distribution(name: str, data: Dataset, data_dir: str | Path | None) -> Split:
+    """The test split of another data set, as the network takes it."""
+    split = load_test(name, data_dir)
+    return Split(like(split.images, data.test.images), split.labels)

@@ -17,18 +17,19 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
-from kernelseed.core.files import StorageError, whole_or_nothing
-from kernelseed.core.storage import describe, write_weights
+from kernelseed.core import derive_seed, describe, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.training.config import Config, ConfigError
-from kernelseed.training.evaluation import predict_split, summarise, write_prediction
+from kernelseed.errors import ConfigError, StorageError
+from kernelseed.training.config import Config, differences
+from kernelseed.training.evaluation import summarise
+from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
 
 
 def train(
-    config: Config,
+    config: Config | None,
     out: str | Path,
     *,
     resume: bool = False,
@@ -38,23 +39,24 @@ def train(
 ) -> dict[str, Any]:
     """Train, evaluate and write a run folder; returns what its result.json holds.
 
-    With `resume`, the folder's own config is used and training goes on from its last checkpoint: the weights end as
-    if it had never stopped, bit by bit, on the same kind of machine and number of threads.
+    With `resume`, training goes on from the folder's last checkpoint, and the weights end as if it had never stopped,
+    bit by bit, on the same kind of machine and number of threads. The config is the folder's own: give None or the
+    same.
     """
     run = RunFolder(out)
     if resume:
-        if not run.path.is_dir():
-            raise StorageError(f"{run.path} is not there, so nothing can go on; start it without --resume.")
-        config = run.training_config()
+        config = _own_config(run, config)
         if run.finished:
             return run.result()
+    if config is None:
+        raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
     curves = Curves(run)
     trainer = _trainer(config, run, curves, tensorboard, progress)
     begins = trainer.is_global_zero and not resume
     if begins:
         run.require_absent()
     data = config.load_data(data_dir)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(derive_seed("initial weights", config.seed))
     plain = config.build_model(data)
     method = config.build_method()
     net = method.build(plain)
@@ -73,6 +75,19 @@ def train(
     result = _finish(run, config, data, module, plain, curves.seconds)
     run.write_result(result)
     return result
+
+
+def _own_config(run: RunFolder, given: Config | None) -> Config:
+    """The config of a run that is there; one that is given must be the same."""
+    own = run.training_config()
+    if given is not None and (changed := differences(own.as_json(), given.as_json())):
+        now = ", ".join(f"{name} is {new!r}" for name, (_, new) in changed.items())
+        before = ", ".join(f"{name} {old!r}" for name, (old, _) in changed.items())
+        raise ConfigError(
+            f"{now}, but {run.path} was started with {before}; a resumed run keeps its settings: leave them as they "
+            "were, or start another run."
+        )
+    return own
 
 
 def _finish(
@@ -227,14 +242,13 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, 
 
 
 def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:
-    """The test set by the posterior mean and, where the method is random, by the average over draws."""
-    ways = {"mean": 0}
-    if config.build_method().random and config.samples:
-        ways["ensemble"] = config.samples
+    """The metrics of the test set; all predictions are kept, those of the validation split for choosing thresholds."""
     found = {}
-    for way, samples in ways.items():
-        prediction = predict_split(net, data.test, data, samples=samples, update_bn=config.update_bn, seed=config.seed)
-        write_prediction(prediction, data.test.labels, run.path / f"test-{way}.safetensors")
+    for way in ways(config):
+        for part, split in (("validation", data.validation), ("test", data.test)):
+            if split is not None:
+                prediction = predict_split(net, split, data, config, way)
+                run.write_prediction(part, way, prediction, split.labels)
         found[way] = summarise(prediction, data.test.labels)
     return found
 

@@ -1,4 +1,7 @@
-"""A run is a folder: its config, its curves, its checkpoints, its network and its result. None overwrites another."""
+"""A run is a folder: its config, curves, checkpoints, network, result and predictions. None overwrites another.
+
+Nothing else in the library knows the names of these files.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import io
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from kernelseed.core.files import StorageError, read_json, write_json, write_text
-from kernelseed.core.predictive import Classification
-from kernelseed.core.storage import CONFIG, WEIGHTS
+from kernelseed.core import CONFIG, WEIGHTS, Classification, load, read_json, whole_or_nothing, write_json, write_text
+from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.training import origin
 from kernelseed.training.config import Config
 
@@ -22,7 +25,7 @@ RESULT, METRICS, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evalua
 
 
 class RunFolder:
-    """The files of one run, by name."""
+    """The files of one run, by what they hold."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -56,21 +59,30 @@ class RunFolder:
             os.rename(scratch, self.path)
         except OSError as error:
             self.require_absent()  # another process may have been quicker
-            raise StorageError(f"can't make the folder {self.path}: {error.strerror}; choose another --out.") from None
+            reason = error.strerror or error
+            raise StorageError(f"can't make the folder {self.path}: {reason}; choose another --out.") from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def require_absent(self) -> None:
         """An error if there is anything in the run's place, whatever it is."""
         if os.path.lexists(self.path):
-            raise StorageError(
+            raise PathExistsError(
                 f"{self.path} exists; choose another --out, or continue it with --resume if it is an unfinished run."
             )
+
+    # The network and its training
 
     @property
     def weights(self) -> Path:
         """The trained network."""
         return self.path / WEIGHTS
+
+    def network(self) -> nn.Module:
+        """The trained network, loaded."""
+        if "training" in self.config() and not self.weights.exists():
+            raise StorageError(f"{self.path} has no {WEIGHTS}: the run is not finished; continue it with --resume.")
+        return load(self.path)
 
     @property
     def checkpoints(self) -> Path:
@@ -81,21 +93,37 @@ class RunFolder:
         """The newest checkpoint, if there is one."""
         return max(self.checkpoints.glob("*.ckpt"), default=None)  # their names hold the epoch
 
-    @property
-    def finished(self) -> bool:
-        """Whether it came to its end."""
-        return (self.path / RESULT).exists()
-
     def config(self) -> dict[str, Any]:
         """The exact settings, and what the network and its data are."""
         return read_json(self.path / CONFIG)
 
     def training_config(self) -> Config:
         """The settings of the run."""
+        if not self.path.is_dir():
+            raise StorageError(f"{self.path} is not there; give the folder of a run, or start one without --resume.")
         config = self.config()
         if "training" not in config:
             raise StorageError(f"{self.path} holds a network but no run; give a folder that `kernelseed train` wrote.")
         return Config.from_json(config["training"])
+
+    def write_metrics(self, rows: list[dict[str, float]]) -> None:
+        """The curves, a row an epoch."""
+        write_csv(self.path / METRICS, rows)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """What `write_metrics` wrote."""
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+
+    # What was found
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return (self.path / RESULT).exists()
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Metrics and where they came from."""
@@ -112,36 +140,47 @@ class RunFolder:
         result = self.result()
         return result.get("trained") or {key: result[key] for key in origin.KEYS}
 
-    def write_metrics(self, rows: list[dict[str, float]]) -> None:
-        """The curves, a row an epoch."""
-        table = io.StringIO()
-        writer = csv.DictWriter(table, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(self.path / METRICS, table.getvalue())
-
-    def metrics(self) -> list[dict[str, float]]:
-        """What `write_metrics` wrote."""
-        path = self.path / METRICS
-        if not path.exists():
-            return []
-        with path.open(newline="") as file:
-            return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+    def write_evaluation(self, found: dict[str, Any]) -> None:
+        """What the last `evaluate` found."""
+        write_json(self.path / EVALUATION, found)
 
     def evaluation(self) -> dict[str, Any]:
-        """What the last `kernelseed evaluate` found; empty if there was none."""
+        """What `write_evaluation` wrote; empty if it never did."""
         path = self.path / EVALUATION
         return read_json(path) if path.exists() else {}
 
+    def write_prediction(self, part: str, way: str, prediction: Classification, labels: Tensor) -> None:
+        """Predictions for "test", "validation" or "ood" images, by the "mean" or the "ensemble"."""
+        from safetensors.torch import save_file
+
+        tensors = {f.name: getattr(prediction, f.name).contiguous() for f in fields(prediction)}
+        with whole_or_nothing(self._prediction_file(part, way)) as scratch:
+            save_file({**tensors, "labels": labels}, str(scratch))
+
     def has_prediction(self, part: str, way: str) -> bool:
-        """Whether the run kept its predictions of a part: "test", "validation" or "ood"."""
+        """Whether `write_prediction` wrote it."""
         return self._prediction_file(part, way).exists()
 
     def prediction(self, part: str, way: str) -> tuple[Classification, Tensor]:
-        """The predictions of a part, and its labels."""
-        from kernelseed.training.evaluation import read_prediction
+        """What `write_prediction` wrote: the predictions and the labels."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
 
-        return read_prediction(self._prediction_file(part, way))
+        path = self._prediction_file(part, way)
+        try:
+            tensors = load_file(str(path))
+            return Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
+        except (SafetensorError, KeyError, OSError) as error:
+            raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None
 
     def _prediction_file(self, part: str, way: str) -> Path:
         return self.path / f"{part}-{way}.safetensors"
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows with the same keys, as a table with a heading."""
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, table.getvalue())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +9,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.likelihoods import Categorical
-from kernelseed.core.prediction import make_draws
-from kernelseed.core.schedules import Moment
+from kernelseed.core import Moment, derive_seed, likelihoods, make_draws
 from kernelseed.data import Batches
 from kernelseed.methods import Engine, Method
 
@@ -49,7 +46,7 @@ class Training(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """One step. Seeded by itself, so that a resumed run draws the same noise as one that never stopped."""
         step = self.global_step
-        torch.manual_seed(noise_seed(self.seed, step, self.global_rank))
+        torch.manual_seed(derive_seed("training step", self.seed, step, self.global_rank))
         optimizer = self.optimizers()
         engine = Engine(self.manual_backward, self._clip)
         moment = Moment(step, self.num_data, num_batches=self.num_batches)
@@ -69,7 +66,7 @@ class Training(L.LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """NLL and accuracy of the posterior mean."""
         x, y = batch
-        probs = Categorical().predictive([draw(x) for draw in self.draws]).probs
+        probs = likelihoods.Categorical().predictive([draw(x) for draw in self.draws]).probs
         nll = -probs.gather(1, y[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
         accuracy = (probs.argmax(1) == y).float().mean()
         self.log_dict({"val_nll": nll, "val_accuracy": accuracy}, prog_bar=True, batch_size=len(y), sync_dist=True)
@@ -107,9 +104,3 @@ class EpochBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self.batches.set_epoch(self.module.global_step // len(self.batches))
         return iter(self.batches)
-
-
-def noise_seed(seed: int, step: int, rank: int) -> int:
-    """A seed for each step of each rank, far from all the others."""
-    digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

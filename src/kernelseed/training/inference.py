@@ -1,0 +1,119 @@
+"""What a run predicts: for a split of its data, and for image files."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed import metrics
+from kernelseed.core import Classification, generator_for, predict
+from kernelseed.data import Batches, Dataset, Split, normalise, read_images
+from kernelseed.errors import ConfigError, DataError, StorageError
+from kernelseed.training.config import Config
+from kernelseed.training.run_folder import RunFolder
+
+BATCH = 256
+
+
+def ways(config: Config) -> list[str]:
+    """How a run predicts: by the posterior mean and, where the method is random, by the average over draws."""
+    return ["mean", "ensemble"] if config.samples and config.build_method().random else ["mean"]
+
+
+def predict_split(net: nn.Module, split: Split, data: Dataset, config: Config, way: str) -> Classification:
+    """Predictions for a split of `data`, with the samples, BatchNorm statistics and seed of a run."""
+    return predict(
+        net,
+        Batches(split, data.mean, data.std, BATCH),
+        config.samples if way == "ensemble" else 0,
+        update_bn=statistics_batches(data, config),
+        seed=config.seed,
+    )
+
+
+def statistics_batches(data: Dataset, config: Config) -> Batches | None:
+    """The training images for BatchNorm statistics; None for none."""
+    if not config.update_bn:
+        return None
+    order = torch.randperm(len(data.train), generator=generator_for("update_bn", config.seed))
+    return Batches(data.train.select(order[: config.update_bn]), data.mean, data.std, BATCH)
+
+
+def classify(
+    run: str | Path,
+    images: Sequence[str | Path],
+    samples: int | None = None,
+    risk: float | None = None,
+    data_dir: str | Path | None = None,
+) -> dict[str, Any]:
+    """Classify image files: label, confidence, entropy and mutual information of each.
+
+    With `risk`, each is also marked to abstain from, or not, by the confidence below which the share of wrong answers
+    in the run's validation split was above the risk. Each draw gets its BatchNorm statistics from the run's training
+    data, as in its test; where those are not at hand, a warning says so.
+    """
+    folder = RunFolder(run)
+    config, described = folder.training_config(), folder.config()["data"]
+    config = config if samples is None else replace(config, samples=samples)
+    found: dict[str, Any] = {}
+    if risk is not None:
+        found = {"risk": risk, "threshold": _threshold(folder, config, risk)}
+    channels, *size = described["image"]
+    pixels = read_images([Path(path) for path in images], size=tuple(size), channels=channels)
+    x = normalise(pixels, described["mean"], described["std"])
+    p = predict(folder.network(), x, config.samples, update_bn=_statistics(config, data_dir), seed=config.seed)
+    columns = {
+        "file": [str(path) for path in images],
+        "label": [described["classes"][label] for label in p.label.tolist()],
+        **{key: _rounded(getattr(p, key)) for key in ("confidence", "entropy", "mutual_information")},
+    }
+    if risk is not None:
+        columns["abstain"] = (p.confidence < found["threshold"]).tolist()
+        if math.isinf(found["threshold"]):  # no confidence is enough; JSON has no infinity
+            found["threshold"] = None
+    rows = zip(*columns.values(), strict=True)
+    return {**found, "predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
+
+
+def require_validation(folder: RunFolder, config: Config, purpose: str) -> None:
+    """An error if the run held nothing out."""
+    if not config.validation:
+        raise ConfigError(
+            f"validation is {config.validation} in {folder.path}, so there is nothing to {purpose}; train a run with "
+            "--validation 0.1."
+        )
+
+
+def _threshold(folder: RunFolder, config: Config, risk: float) -> float:
+    """The confidence below which to abstain, from the predictions for the validation split that the run kept."""
+    require_validation(folder, config, "take a threshold from")
+    way = ways(config)[-1]
+    if not folder.has_prediction("validation", way):
+        raise StorageError(
+            f"{folder.path} keeps no predictions of its validation split by the {way}; continue it with --resume if it "
+            "is unfinished, else train it again."
+        )
+    prediction, labels = folder.prediction("validation", way)
+    return metrics.threshold_at_risk(prediction.confidence, prediction.label == labels, risk)
+
+
+def _statistics(config: Config, data_dir: str | Path | None) -> Batches | None:
+    """Training images for BatchNorm, if the run was tested with them and they are here."""
+    if not config.update_bn:
+        return None
+    try:
+        return statistics_batches(config.load_data(data_dir), config)
+    except DataError as error:
+        warnings.warn(f"no BatchNorm statistics for each draw: {error}", stacklevel=3)
+        return None
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 6) for value in values.tolist()]
