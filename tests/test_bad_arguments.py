@@ -104,6 +104,10 @@ VALUES = {
     "no data": (lambda: ks.predict(net(), iter(())), ["data yields no batches", "loader", "again"]),
     "no data to update_bn": (lambda: ks.predict(net(), X, update_bn=[]), ["update_bn yields no batches", "training"]),
     "no networks": (lambda: ks.predict([], X), ["net is an empty sequence", "at least one"]),
+    "a Bayesian part": (
+        lambda: ks.predict(nn.Sequential(nn.Linear(3, 3), net()), X),
+        ["net.1 is a BayesianModule", "where=", "samples=0"],
+    ),
     "nan predicted": (lambda: ks.predict(net(), X * NAN), ["NaN", "input"]),
     # export
     "another's draw": (

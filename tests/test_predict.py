@@ -101,6 +101,11 @@ def test_a_plain_module_and_a_fixed_net_have_one_answer():
         assert p.variance.max() == 0
 
 
+def test_a_network_inside_a_plain_module_has_its_posterior_mean():
+    net = bayesian()
+    same(ks.predict(nn.Sequential(nn.Identity(), net), X, samples=0), ks.predict(net, X, samples=0))
+
+
 def test_one_class_is_certain():
     p = ks.predict(trained(ks.germinate(mlp(3, 6, 1))), X, samples=3)
     assert torch.equal(p.probs, torch.ones(23, 1))
@@ -233,13 +238,17 @@ def test_inputs_go_where_the_weights_are():
             self.weight = nn.Parameter(torch.zeros(3, 4))
 
         def forward(self, x):
-            self.devices = (x.device.type, self.weight.device.type)
-            return torch.zeros(len(x), 4)
+            self.seen = x
+            return torch.zeros(5, 4)
 
     net = ks.bayesianize(Remembers()).to("meta")
     assert not list(net.skeleton.parameters())  # so that the weights alone say where
-    ks.predict(net, X, samples=2)
-    assert net.skeleton.devices == ("meta", "meta")
+    ks.predict(net, X[:5])
+    assert net.skeleton.seen.is_meta
+    packed = pack_padded_sequence(torch.randn(5, 6, 3), torch.full((5,), 6), batch_first=True)
+    ks.predict(net, [packed])
+    assert net.skeleton.seen.data.is_meta
+    assert net.skeleton.seen.batch_sizes.is_cpu  # as PyTorch wants it
 
 
 def test_the_seed_decides():
@@ -430,7 +439,7 @@ def test_a_tensor_for_update_bn_is_cut_into_batches_of_nearly_the_same_size():
     same(p, ks.predict(plain, X, update_bn=[train[:5], train[5:9], train[9:]]))
 
 
-def test_update_bn_of_dropout_networks_keeps_the_masks_of_each_pass():
+def test_update_bn_of_dropout_networks_averages_over_masks():
     net = convnet(dropout=nn.Dropout(0.3))
     one = ks.predict(net, IMAGES, samples=3, update_bn=[IMAGES])
     same(ks.predict(net, IMAGES, samples=3, update_bn=[IMAGES], batch_size=5), one)

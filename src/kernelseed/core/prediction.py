@@ -120,6 +120,12 @@ def make_draws(net: Member, samples: int, seed: int, member: int = 0) -> list[Dr
             return [posterior.mean().weights_only()]
         generator = generator_for("prediction", seed, member)
         return [posterior.draw(generator).weights_only() for _ in range(samples)]
+    inside = [name for name, module in net.named_modules() if isinstance(module, BayesianModule)]
+    if samples and inside:
+        raise ArgumentError(
+            f"net.{inside[0]} is a BayesianModule, but net is not, so it can't be drawn from; convert the whole model "
+            "(where= chooses the part), or take samples=0 for the posterior mean."
+        )
     if samples and dropout_layers(net):
         return [DropoutPass(net, derive_seed("dropout", seed, member, i)) for i in range(samples)]
     return [Draw(net)]

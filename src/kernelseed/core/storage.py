@@ -68,9 +68,9 @@ def load(
         net = rebuild(config["network"], model, known)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise StorageError(
-            f"{folder / CONFIG} does not describe a network that can be built ({error}); take another copy of it, or "
-            "give the model that it was made from: load(folder, model=...)."
-        ) from None
+            f"{folder / CONFIG} does not describe a network that can be built ({_short(error)}); take another copy of "
+            "it, or give the model that it was made from: load(folder, model=...)."
+        ) from error
     read_weights(net, folder / WEIGHTS)
     return net.eval()
 
@@ -130,6 +130,10 @@ def _blank(entry: dict[str, Any], distributions: dict[str, type[WeightDistributi
     return distributions[name].from_spec(spec)
 
 
+def _short(reason: object) -> str:
+    return textwrap.shorten(str(reason), 200)
+
+
 def write_weights(net: nn.Module, path: Path) -> None:
     """All parameters and buffers, whole or not at all."""
     safetensors = _safetensors()
@@ -155,7 +159,7 @@ def read_weights(net: nn.Module, path: Path) -> None:
     except safetensors.SafetensorError as error:
         raise StorageError(f"{path} is not a whole safetensors file ({error}); take another copy of it.") from None
     except RuntimeError as error:
-        reason = textwrap.shorten(str(error).strip().splitlines()[-1], 200)
+        reason = _short(str(error).strip().splitlines()[-1])
         raise StorageError(
             f"{path} belongs to another architecture ({reason}); give the file that was saved with this {CONFIG}."
         ) from None
