@@ -22,7 +22,7 @@ from kernelseed import cli
 from kernelseed.cli import run_commands, train_commands
 from kernelseed.errors import StorageError
 from kernelseed.metrics import threshold_at_risk
-from kernelseed.training import Config, RunFolder, fit, predict_split, summarise
+from kernelseed.training import Config, RunFolder, predict_split, summarise, trainer
 
 COMMANDS = {
     "demo": ["--out", "--epochs"],
@@ -95,8 +95,8 @@ def runs(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
     small = {"data": "digits", "width": 8, "epochs": 2, "batch_size": 256, "samples": 3, "update_bn": 300}
-    fit.train(Config(**small, validation=0.1), folder / "ksn", progress=False)
-    fit.train(Config(**small, method="baseline"), folder / "plain", progress=False)
+    trainer.train(Config(**small, validation=0.1), folder / "ksn", progress=False)
+    trainer.train(Config(**small, method="baseline"), folder / "plain", progress=False)
     return folder
 
 
@@ -352,7 +352,7 @@ def test_an_edited_config_is_answered_when_a_run_is_resumed(refused, unfinished)
 
 
 def test_ctrl_c_says_how_to_go_on(command, tmp_path, monkeypatch):
-    training_step = fit.Training.training_step
+    training_step = trainer.Training.training_step
     before = signal.getsignal(signal.SIGINT)
 
     def interrupted(self, batch, batch_idx):
@@ -361,7 +361,7 @@ def test_ctrl_c_says_how_to_go_on(command, tmp_path, monkeypatch):
         training_step(self, batch, batch_idx)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fit.Training, "training_step", interrupted)
+        patch.setattr(trainer.Training, "training_step", interrupted)
         result = command(*TRAIN, "--method", "baseline", "--out", tmp_path / "a")
     signal.signal(signal.SIGINT, before)  # Lightning shuts its ears
     assert result.code == 130
@@ -388,7 +388,8 @@ def test_evaluating_with_other_draws_and_on_out_of_distribution_images(command, 
     x = ks.data.normalise(data.test.images, data.mean, data.std)
     for way, samples in (("ensemble", 5), ("mean", 0)):
         inside = ks.predict(ks.load(runs / "ksn"), x, samples)
-        assert found["metrics"][way] == pytest.approx(summarise(inside, data.test.labels))
+        # Other batches round differently, and mutual information is a difference of near-equal entropies.
+        assert found["metrics"][way] == pytest.approx(summarise(inside, data.test.labels), abs=1e-7)
         outside, labels = RunFolder(runs / "ksn").prediction("ood", way)
         assert len(labels) == len(outside.probs) == 2  # a fifth of the folder is its test split
         auroc = ks.metrics.auroc(inside.entropy, outside.entropy)

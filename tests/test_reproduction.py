@@ -298,7 +298,7 @@ def test_one_training_is_not_run_twice(tmp_path, monkeypatch):
 
 def test_a_training_that_has_begun_is_resumed(tmp_path, monkeypatch):
     resumed = []
-    monkeypatch.setattr("kernelseed.training.fit.train", lambda *given, resume, **rest: resumed.append(resume))
+    monkeypatch.setattr("kernelseed.training.trainer.train", lambda *given, resume, **rest: resumed.append(resume))
     plan = Plan("mnist", "small", ["baseline"])
     reproduce(plan, tmp_path)
     RunFolder.create(tmp_path / "small/mnist/baseline/seed-0", {"training": plan.run("baseline", 0).config.as_json()})

@@ -20,7 +20,7 @@ from PIL import Image
 import kernelseed as ks
 from kernelseed.core.seeds import derive_seed
 from kernelseed.errors import ConfigError, DataError, MissingPackageError, PathExistsError, StorageError
-from kernelseed.training import Config, RunFolder, fit, read_settings, summarise, train
+from kernelseed.training import Config, RunFolder, read_settings, summarise, train, trainer
 
 SMALL = Config(width=8, epochs=2, batch_size=256, samples=2, update_bn=0)
 ENVIRONMENT = {
@@ -330,7 +330,7 @@ def test_settings_that_can_not_be_leave_no_folder(change, error, message, tmp_pa
 
 
 def test_training_without_lightning_says_how_to_get_it(monkeypatch):
-    monkeypatch.delitem(sys.modules, "kernelseed.training.fit")
+    monkeypatch.delitem(sys.modules, "kernelseed.training.trainer")
     monkeypatch.setitem(sys.modules, "lightning", None)
     with pytest.raises(MissingPackageError, match=r"training needs the package 'lightning': pip install"):
         ks.training.train  # noqa: B018
@@ -372,14 +372,14 @@ class Killed(Exception):
 
 def die_at(monkeypatch, step):
     """The process ends in the middle of a training step, and nothing is tidied up after it."""
-    training_step = fit.Training.training_step
+    training_step = trainer.Training.training_step
 
     def dying(self, batch, batch_idx):
         if self.global_step == step:
             raise Killed
         training_step(self, batch, batch_idx)
 
-    monkeypatch.setattr(fit.Training, "training_step", dying)
+    monkeypatch.setattr(trainer.Training, "training_step", dying)
 
 
 def killed(config, path, step):
@@ -421,7 +421,7 @@ def test_killed_while_it_was_evaluated_it_only_evaluates(whole, tmp_path, monkey
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(fit, "_evaluate", dying)
+        patch.setattr(trainer, "_evaluate", dying)
         with pytest.raises(Killed):
             train(config, run.path, progress=False)
     die_at(monkeypatch, 0)
@@ -572,7 +572,7 @@ def test_a_full_disk_is_named_and_what_was_there_is_whole(victim, stopped, monke
 
 def test_a_checkpoint_is_never_seen_half_written(tmp_path, monkeypatch):
     path = tmp_path / "checkpoints" / "a.ckpt"
-    io = fit.WholeCheckpoints()
+    io = trainer.WholeCheckpoints()
     io.save_checkpoint({"a": 1}, path)
     save = torch.save
 
@@ -651,10 +651,10 @@ def test_early_stopping_stops_and_a_run_killed_after_it_stays_stopped(tmp_path, 
     def dying(*_):
         raise Killed
 
-    monkeypatch.setattr(fit.Training, "validation_step", worse_every_epoch)
+    monkeypatch.setattr(trainer.Training, "validation_step", worse_every_epoch)
     run = RunFolder(tmp_path / "a")
     with monkeypatch.context() as patch:
-        patch.setattr(fit, "write_weights", dying)
+        patch.setattr(trainer, "write_weights", dying)
         with pytest.raises(Killed):
             train(dataclasses.replace(tiny, epochs=9, validation=0.25, patience=2), run.path, progress=False)
     assert len(run.metrics()) == 3

@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 
 from kernelseed.cli.app import app
-from kernelseed.training import fit
+from kernelseed.training import trainer
 
 FOLDER = Path(sys.argv[1])
 
 
-class Recorded(fit.Training):
+class Recorded(trainer.Training):
     """Keeps the draws, the first step's averaged gradients, and the weights before the first and after the last."""
 
     def weights(self):
@@ -38,5 +38,5 @@ class Recorded(fit.Training):
 
 
 if __name__ == "__main__":
-    fit.Training = Recorded
+    trainer.Training = Recorded
     app(sys.argv[2:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelseed.errors import ArgumentError
-from kernelseed.methods.base import Engine, Method
+from kernelseed.methods.method import Engine, Method
 from kernelseed.methods.natural import IVON, VOGN, Vadam
 from kernelseed.methods.point import Baseline, Dropout, Ensemble
 from kernelseed.methods.settings import Setting, check_settings, did_you_mean, setting, settings_of

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from kernelseed import optim
 from kernelseed.core import MeanField, Moment, Terms, batch_norms, bayesianize, call_with, inverse_softplus, places
 from kernelseed.errors import ArgumentTypeError, MissingPackageError
-from kernelseed.methods.base import PLAIN, Engine, Method, likelihood_terms
+from kernelseed.methods.method import PLAIN, Engine, Method, likelihood_terms
 from kernelseed.methods.settings import setting
 
 

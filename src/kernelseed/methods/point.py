@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kernelseed.core import CHANNELWISE, ELEMENTWISE, Moment, Terms
 from kernelseed.errors import ArgumentError
-from kernelseed.methods.base import GradientMethod, likelihood_terms
+from kernelseed.methods.method import GradientMethod, likelihood_terms
 from kernelseed.methods.settings import setting
 
 

@@ -23,7 +23,7 @@ from kernelseed.core import (
     priors,
     schedules,
 )
-from kernelseed.methods.base import GradientMethod, Method, likelihood_terms
+from kernelseed.methods.method import GradientMethod, Method, likelihood_terms
 from kernelseed.methods.settings import setting
 
 PRIORS: dict[str, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}

@@ -23,7 +23,7 @@ from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder, write_csv
 
 if TYPE_CHECKING:
-    from kernelseed.training.fit import train
+    from kernelseed.training.trainer import train
 
 __all__ = [
     "Config",
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     if name != "train":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from kernelseed.training.fit import train
+        from kernelseed.training.trainer import train
     except ModuleNotFoundError as error:
         if str(error.name).startswith("kernelseed"):
             raise
