@@ -1,7 +1,8 @@
 """A weight distribution of your own is one class: the k-tied normal (Swiatkowski et al., 2020).
 
-Every weight has a mean, but the matrix of standard deviations has rank k: it is stored as two thin factors. The class
-below trains, predicts, saves and loads like the library's own, and `pytest examples/k_tied_normal.py` proves it.
+    python examples/k_tied_normal.py; pytest examples/k_tied_normal.py
+
+Every weight has a mean; the standard deviations are a matrix of rank k. It trains, saves, loads, keeps the contract.
 """
 
 import tempfile
@@ -43,7 +44,7 @@ def main():
     x = torch.randn(300, 2)
     y = (x[:, 0] * x[:, 1] > 0).long()
     net = ks.convert(model := nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2)), KTiedNormal)
-    loss, optimizer = ks.ELBO(num_data=len(x)), torch.optim.Adam(net.parameters(), 1e-2)
+    loss, optimizer = ks.ELBO(len(x)), torch.optim.Adam(net.parameters(), 1e-2)
     for _ in range(300):
         optimizer.zero_grad()
         loss(net.draw(), x, y).loss.backward()

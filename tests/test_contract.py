@@ -1,4 +1,6 @@
-"""The contract suite, for the distributions of the library."""
+"""The contract suite, for the distributions of the library and for the one of the example."""
+
+from k_tied_normal import TestKTiedNormal  # noqa: F401
 
 import kernelseed as ks
 from kernelseed.core.weights import INITS, seed_rank

@@ -35,7 +35,7 @@ def number(pattern, text):
 
 
 def test_every_example_is_run_here():
-    assert EXAMPLES == ["lightning_module", "plain_loop", "regression_bands", "transformers_model"]
+    assert EXAMPLES == ["k_tied_normal", "lightning_module", "plain_loop", "regression_bands", "transformers_model"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -44,6 +44,12 @@ def test_an_example_says_how_to_run_it_and_stays_short(name):
     assert text.startswith('"""')
     assert f"    python examples/{name}.py" in text.split('"""')[1]
     assert len(text.split('"""', 2)[2].strip().splitlines()) <= 65
+
+
+def test_k_tied_normal(tmp_path):
+    out = run("k_tied_normal", tmp_path)
+    assert number(r"accuracy (\S+)", out) > 0.95
+    assert len((ROOT / "examples" / "k_tied_normal.py").read_text().splitlines()) < 60
 
 
 def test_plain_loop(tmp_path):
