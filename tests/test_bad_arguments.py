@@ -1,6 +1,7 @@
-"""Bad arguments of the core: one line that says what it is, what is allowed or what to do; and nothing has changed."""
+"""Bad arguments: one line that says what it is, what is allowed or what to do; and nothing has changed."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -63,6 +64,10 @@ VALUES = {
     ),
     "nothing to match": (lambda: ks.germinate(nn.ReLU()), ["ReLU", "2 or more axes", "none"]),
     "only normalisation": (lambda: ks.germinate(nn.LayerNorm((2, 3))), ["default choice", "LayerNorm", "(2, 3)"]),
+    # models
+    "stem unknown": (lambda: ks.models.resnet18(stem="vit"), ["stem is 'vit'", "imagenet", "cifar"]),
+    "no classes": (lambda: ks.models.resnet18(0), ["num_classes is 0", "at least 1"]),
+    "dropout of all": (lambda: ks.models.resnet18(dropout=1.0), ["dropout is 1.0", "dropout < 1"]),
     # the objective
     "num_data zero": (lambda: ks.ELBO(0), ["num_data is 0", "len(dataset)"]),
     "num_data nan": (lambda: ks.ELBO(NAN), ["num_data is nan", "len(dataset)"]),
@@ -192,3 +197,12 @@ def test_a_where_that_raises_is_the_users_own_error():
 
     with pytest.raises(KeyError, match=r"0\.weight"):
         ks.germinate(model(), where=where)
+
+
+def test_a_subpackage_whose_package_is_missing_says_how_to_get_it(monkeypatch):
+    ks.hub  # noqa: B018  (loaded, so that there is something to take away)
+    monkeypatch.delattr(ks, "hub")
+    monkeypatch.delitem(sys.modules, "kernelseed.hub")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ks.errors.MissingPackageError, match=r"kernelseed.hub needs .*huggingface_hub.*pip install"):
+        ks.hub  # noqa: B018

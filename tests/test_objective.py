@@ -205,7 +205,7 @@ def test_automatic_counts_the_bayesian_weights_of_the_draw():
 
 
 def test_warmup_is_linear_and_then_out_of_the_way():
-    schedule = ks.schedules.warmup(4)
+    schedule = ks.schedules.warmup(4, ks.schedules.uniform())
     assert [schedule(at(step)) for step in range(7)] == [0, 0.25, 0.5, 0.75, 1, 1, 1]
     for then in (ks.schedules.constant(0.1), 0.1, 0):
         schedule, top = ks.schedules.warmup(4, then), 0.1 if then else 0

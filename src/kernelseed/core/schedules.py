@@ -70,10 +70,10 @@ def blundell(num_batches: int | None = None) -> Schedule:
 
 
 def warmup(steps: int, then: Schedule | float | None = None) -> Schedule:
-    """A linear rise from 0 over this many steps, multiplied into the schedule that follows (default: uniform)."""
+    """A linear rise from 0 over this many steps, multiplied into the schedule that follows (default: automatic)."""
     if steps < 1:
         raise ArgumentError(f"steps is {steps}; a warm-up takes at least one step.")
-    return partial(_warmup, steps, uniform() if then is None else as_schedule(then))
+    return partial(_warmup, steps, as_schedule(then))
 
 
 def as_schedule(given: Schedule | float | None) -> Schedule:

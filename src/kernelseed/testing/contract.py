@@ -80,6 +80,7 @@ class WeightDistributionContract:
         weight, noise = self.learned(shape), noise_of(0)
         value = weight.sample(noise).value
         assert torch.equal(value, weight.sample(noise).value)
+        torch.testing.assert_close(value, weight.decoded().sample(noise).value)
         for other in (noise_of(1), noise.for_weight(1), noise.for_part(7)):
             assert torch.equal(value, weight.sample(other).value) == self.fixed
 
