@@ -42,16 +42,16 @@ def whole_or_nothing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
     Unless it may overwrite, it is removed as well if there is something in the place of `path` by then.
     """
-    with _explained(f"can't write {path}", "; what was there before is as it was"):
-        with _private_folder(path, 0o700) as folder:
-            scratch = folder / path.name
-            mode = _create(scratch)
-            yield scratch
-            scratch.chmod(mode)  # what the user's umask gives; safetensors would leave 0600
-            _sync(scratch)
-            if overwrite or not path.exists():
-                os.replace(scratch, path)
-            sync_folder(path.parent)
+    complaint = _explained(f"can't write {path}", "; what was there before is as it was")
+    with complaint, _private_folder(path, 0o700) as folder:
+        scratch = folder / path.name
+        mode = _create(scratch)
+        yield scratch
+        scratch.chmod(mode)  # what the user's umask gives; safetensors would leave 0600
+        _sync(scratch)
+        if overwrite or not path.exists():
+            os.replace(scratch, path)
+        sync_folder(path.parent)
 
 
 @contextmanager
