@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import warnings
 from contextlib import nullcontext
@@ -18,16 +19,20 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torch.distributed import DistError
 
 from kernelseed.core import derive_seed, describe, disk_file, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.errors import ConfigError, StorageError
+from kernelseed.errors import ConfigError, StoppedError, StorageError
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
+
+LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
+"""What gloo, which has no exception of its own, says when a process is gone."""
 
 
 def train(
@@ -210,6 +215,11 @@ def _fit(
             warnings.filterwarnings("ignore", module="lightning")
             trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
+        if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
+            raise StoppedError(
+                f"another of the {trainer.world_size} processes of this training has stopped; what was stored is whole: "
+                f"look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
+            ) from error
         if checkpoint is None or curves.restored:
             raise
         raise StorageError(
