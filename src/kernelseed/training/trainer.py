@@ -217,8 +217,8 @@ def _fit(
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
         if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
             raise StoppedError(
-                f"another of the {trainer.world_size} processes of this training has stopped; what was stored is whole: "
-                f"look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
+                f"another of the {trainer.world_size} processes of this training has stopped; what was stored is "
+                f"whole: look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
             ) from error
         if checkpoint is None or curves.restored:
             raise
