@@ -1,7 +1,7 @@
 """Errors that a user can fix. Every message says what is wrong, what is allowed and what to do.
 
-All derive from `KernelseedError`, and each also from the built-in error that people catch. The command prints them as one
-line; any other exception is a bug in this library and shows its traceback.
+All derive from `KernelseedError`, and each also from the built-in error that people catch. The command prints them as
+one line; any other exception is a bug in this library and shows its traceback.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def dropout_layers(module: nn.Module) -> list[_DropoutNd]:
-    """The dropout layers with a positive rate. Dropout called as a function inside a forward can't be seen from outside."""
+    """The dropout layers with a positive rate. Dropout called as a function can't be seen from outside."""
     return [m for m in module.modules() if isinstance(m, ELEMENTWISE + CHANNELWISE) and m.p > 0]
 
 
@@ -26,8 +26,8 @@ def dropout_layers(module: nn.Module) -> list[_DropoutNd]:
 class DropoutPass:
     """One pass of MC-dropout over a data set: call it batch by batch, in order, with the module in eval mode.
 
-    Each example gets its own mask. Each call of a dropout layer has its own random stream, so on the CPU, whose generator
-    is sequential, the masks do not depend on the batch size.
+    Each example gets its own mask. Each call of a dropout layer has its own random stream, so on the CPU, whose
+    generator is sequential, the masks do not depend on the batch size.
     """
 
     skeleton: nn.Module

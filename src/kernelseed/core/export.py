@@ -54,9 +54,9 @@ def factorise(net: BayesianModule) -> nn.Module:
     """The posterior mean as an ordinary module with fewer multiplications.
 
     A germinated weight is the product of its germinator and its seed. Its layer therefore becomes a k x k convolution
-    into C_pip channels and a 1 x 1 convolution (or the reverse, if the weight is transposed): .28 of the multiplications
-    of a dense ResNet-18 at delta .25. Layers for which that is not cheaper, and layers of other kinds, stay dense. The
-    result equals `collapse(net)` up to rounding.
+    into C_pip channels and a 1 x 1 convolution (or the reverse, if the weight is transposed). At delta .25 a ResNet-18
+    then needs .28 of its multiplications. Layers for which that is not cheaper, and layers of other kinds, stay dense.
+    The result equals `collapse(net)` up to rounding.
 
     >>> import kernelseed as ks
     >>> factorise(ks.germinate(nn.Linear(256, 256), delta=0.25))

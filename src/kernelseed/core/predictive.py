@@ -50,7 +50,7 @@ class Classification:
 
     @property
     def mutual_information(self) -> Tensor:
-        """Entropy minus expected entropy: the epistemic part, the disagreement of the draws. Negative only by rounding."""
+        """Entropy minus expected entropy: the epistemic part, the disagreement of the draws. Never negative."""
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
 
