@@ -1,7 +1,7 @@
-"""The core: distributions, weights, networks, and what one does with them. It needs torch alone.
+"""The core: distributions, weights, networks, training losses and prediction. It needs only torch.
 
-distributions, noise, priors        values: a Gaussian, a sample that knows its KL, where noise comes from
-weights                             MeanField, KernelSeed, FixedKernelSeed: they draw themselves
+distributions, noise, priors        values: a Gaussian, a sample with its KL, the noise of a draw
+weights                             MeanField, KernelSeed, FixedKernelSeed: what is learned
 network, twin, conversion           skeleton + weights; a draw is a value
 likelihoods, schedules, objective   the loss
 prediction, predictive              averages over draws
