@@ -5,18 +5,30 @@ recipe, from_recipe                 a model of ours as JSON, and back
 build                               any model, of ours or of yours, by its recipe
 """
 
-from kernelseed.models.own import GIVEN, Model, build, call_function, import_function, is_path, own_recipe
+from kernelseed.models.own import (
+    FACTS,
+    GIVEN,
+    Model,
+    agreed,
+    build,
+    call_function,
+    import_function,
+    is_path,
+    own_recipe,
+)
 from kernelseed.models.perceptron import MLP, mlp
 from kernelseed.models.recipes import BUILDERS, from_recipe, recipe
 from kernelseed.models.resnet import STEMS, ResNet, resnet18, resnet34, resnet50
 
 __all__ = [
     "BUILDERS",
+    "FACTS",
     "GIVEN",
     "MLP",
     "STEMS",
     "Model",
     "ResNet",
+    "agreed",
     "build",
     "call_function",
     "from_recipe",

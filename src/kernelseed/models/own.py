@@ -63,7 +63,7 @@ def build(
     recipe = recipe if isinstance(recipe, dict) else {}
     name = recipe.get("function", recipe.get("name"))
     if model is None and "function" in recipe:
-        model = _trusted(name, where) if trust_model and is_path(name) else _refuse(name, where)
+        model = agreed(name, trust_model, where)
     if isinstance(model, str):
         if model != name and (name is not None and name != GIVEN):
             raise ArgumentError(f"model is {model!r}, but {where} was made with {name!r}: give that one.")
@@ -129,24 +129,23 @@ def call_function(
         ) from None
     made = function(**given)
     if not isinstance(made, nn.Module):
-        raise ArgumentTypeError(f"model is {name}, which returned a {type(made).__name__}; it must return an nn.Module.")
+        raise ArgumentTypeError(
+            f"model is {name}, which returned a {type(made).__name__}; it must return an nn.Module."
+        )
     return made
 
 
-def _trusted(name: str, where: object) -> str:
-    """The name, after a line that says what is about to happen."""
-    warnings.warn(f"as you trust {where}, the function {name} that it names is imported and called", stacklevel=4)
-    return name
-
-
-def _refuse(name: object, where: object) -> None:
-    """The one line for a name that nobody but a file has said."""
-    if is_path(name):
+def agreed(name: object, trust_model: bool, where: object) -> str:
+    """A name that nobody but a file has said: used if the file is trusted, which is said in a line; else an error."""
+    if not is_path(name):
         raise ArgumentError(
-            f"{where} was made with the model {name!r}, and a file never chooses what is imported: say it again, "
-            f"--model {name} (in Python: model={name!r}), or trust the file, --trust-model (trust_model=True)."
+            f"{where} was made with a model that was given in Python: give it again, model=..., or say where it is, "
+            "--model package.module:function."
         )
-    raise ArgumentError(
-        f"{where} was made with a model that was given in Python: give it again, model=..., or where it is, "
-        "--model package.module:function."
-    )
+    if not trust_model:
+        raise ArgumentError(
+            f"{where} names the model {name!r}, and a file never chooses what is imported: say it again, --model "
+            f"{name} (in Python: model={name!r}), or trust the file, --trust-model (trust_model=True)."
+        )
+    warnings.warn(f"as you trust {where}, {name} is imported and called, which it names as its model", stacklevel=3)
+    return str(name)

@@ -86,9 +86,7 @@ DEPTHS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
 class ResNet(RecipeModel):
     """He et al. (2016); see `resnet18` for the arguments."""
 
-    def __init__(
-        self, builder: str, num_classes: int, in_channels: int, stem: str, width: int, dropout: float
-    ) -> None:
+    def __init__(self, builder: str, num_classes: int, in_channels: int, stem: str, width: int, dropout: float) -> None:
         super().__init__()
         if stem not in STEMS:
             raise ArgumentError(f"stem is {stem!r}; allowed are {', '.join(STEMS)}.")
