@@ -57,17 +57,13 @@ def _method_options() -> dict[str, tuple[Setting, str, str]]:
 def _option(known: Setting, panel: str, default: str) -> Any:
     kind = next(kind for kind in known.kinds if kind is not type(None))
     allowed = f": {known.allowed}" if known.choices else ""
-    shown = f" [default: {default}]" if default not in ("None", "False") else ""
+    shown = f" [default: {default}]" if default not in ("None", "False") and kind is not dict else ""
     words = f"{known.help[0].upper()}{known.help[1:]}{allowed}.{shown}"
     info: dict[str, Any] = {"help": escape(words), "rich_help_panel": panel, "show_default": False}
     if set(known.kinds) == {str, float}:
         info |= {"parser": _number_or_word, "metavar": "<str|float>"}
     if kind is dict:
-        info |= {
-            "parser": _json_object,
-            "metavar": "<json>",
-            "help": f"{escape(known.help[0].upper() + known.help[1:])}.",
-        }
+        info |= {"parser": _json_object, "metavar": "<json>"}
     return Annotated[kind | None, typer.Option(**info)]
 
 
@@ -96,8 +92,9 @@ TrustModel = Annotated[
 ]
 
 
-def find_own_models() -> None:
-    """Modules in the current folder can be imported, after all that is installed; `python -m` does so too."""
+def own_model(model: str | None, trust_model: bool) -> dict[str, Any]:
+    """Both as keyword arguments. A function may then be found in the current folder, after all that is installed."""
     here = os.getcwd()
-    if here not in sys.path:
+    if (model is not None or trust_model) and here not in sys.path:
         sys.path.append(here)
+    return {"model": model, "trust_model": trust_model}

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from kernelseed import report
 from kernelseed.cli.data_commands import DataDir, Json
-from kernelseed.cli.options import ModelAgain, TrustModel, find_own_models
+from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.show import comparison, console, megas, narrow_table, print_json, say
 from kernelseed.errors import PathExistsError
 from kernelseed.training import classify, describe_run, evaluate, write_csv
@@ -34,8 +34,7 @@ def evaluate_command(
     json: Json = False,
 ) -> None:
     """Test a run again: with other draws, other BatchNorm statistics, a temperature, or on other data."""
-    find_own_models()
-    found = evaluate(run, samples, update_bn, temperature, ood, data_dir, model=model, trust_model=trust_model)
+    found = evaluate(run, samples, update_bn, temperature, ood, data_dir, **own_model(model, trust_model))
     if json:
         return print_json(found)
     console.print(comparison([found], escape(f"{found['config']['data']}: {run}")))
@@ -67,8 +66,7 @@ def predict_command(
     """
     if out is not None and out.exists():
         raise PathExistsError(f"{out} exists; choose another name, or remove it first.")
-    find_own_models()
-    found = classify(run, images, samples, risk, data_dir, model=model, trust_model=trust_model)
+    found = classify(run, images, samples, risk, data_dir, **own_model(model, trust_model))
     if json:
         return print_json(found)
     rows = found["predictions"]
@@ -101,8 +99,7 @@ def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, over
 
 def info_command(run: Run, model: ModelAgain = None, trust_model: TrustModel = False, json: Json = False) -> None:
     """What a run's network stores: seeds, germinators and parameters, against the plain network."""
-    find_own_models()
-    found = describe_run(run, model=model, trust_model=trust_model)
+    found = describe_run(run, **own_model(model, trust_model))
     if json:
         return print_json(found)
     if found["layers"]:

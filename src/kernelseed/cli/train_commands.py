@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
-from kernelseed.cli.options import TrustModel, find_own_models, takes_settings
+from kernelseed.cli.options import TrustModel, own_model, takes_settings
 from kernelseed.cli.run_commands import write_report
 from kernelseed.cli.show import comparison, complain, console, free_name, print_json, say
 from kernelseed.models import agreed, is_path
@@ -65,7 +65,7 @@ def train_command(
     if print_config:
         return print_json(chosen.as_json())
     assert out is not None
-    find_own_models()
+    own_model(given.get("model"), trust_model)
     if is_path(chosen.model) and "model" not in given:  # a file says so, and nobody else
         agreed(chosen.model, trust_model, out if resume else config)
     from kernelseed.training import train

@@ -101,7 +101,7 @@ def import_function(path: str) -> Callable[..., nn.Module]:
         found = getattr(found, attribute)
     if not callable(found):
         raise ArgumentTypeError(
-            f"model is {path!r}, which is a {type(found).__name__}: name a function that returns an nn.Module."
+            f"model is {path!r}, which is of type {type(found).__name__}: name a function that returns an nn.Module."
         )
     return found
 
@@ -130,7 +130,7 @@ def call_function(
     made = function(**given)
     if not isinstance(made, nn.Module):
         raise ArgumentTypeError(
-            f"model is {name}, which returned a {type(made).__name__}; it must return an nn.Module."
+            f"model is {name}, which returned a value of type {type(made).__name__}; it must return an nn.Module."
         )
     return made
 
