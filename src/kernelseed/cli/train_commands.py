@@ -75,7 +75,8 @@ def train_command(
             chosen, out, resume=resume, data_dir=data_dir, tensorboard=tensorboard, progress=not (quiet or json)
         )
     except KeyboardInterrupt:
-        complain(f"stopped; it goes on with: kernelseed train --resume --out {escape(str(out))}")
+        own = f" --model {chosen.model}" if is_path(chosen.model) else ""
+        complain(f"stopped; it goes on with: kernelseed train --resume --out {escape(str(out))}{own}")
         raise typer.Exit(130) from None
     if not result:  # another rank reports
         return
