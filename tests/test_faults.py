@@ -443,7 +443,7 @@ def test_when_a_rank_is_killed_the_others_say_so_in_a_line(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 2, words
-    assert words.startswith("error: another of the 2 processes of this training has stopped; what was stored is whole")
+    assert words.startswith("error: another of the 2 processes of this training has stopped; what is stored is whole")
     assert f"kernelseed train --resume --out {run.path}" in words.replace("\n", "")
     assert "Traceback" not in words
     assert run.latest_checkpoint() is not None

@@ -32,6 +32,7 @@ from kernelseed.core import (
     write_text,
 )
 from kernelseed.errors import PathExistsError, StorageError
+from kernelseed.models import Model
 from kernelseed.training import origin
 from kernelseed.training.config import Config
 from kernelseed.training.schema import COUNT, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
@@ -128,11 +129,11 @@ class RunFolder:
         """The trained network."""
         return self.path / WEIGHTS
 
-    def network(self) -> nn.Module:
-        """The trained network, loaded."""
+    def network(self, model: Model | None = None, trust_model: bool = False) -> nn.Module:
+        """The trained network, loaded; a model of your own is given again, or its name trusted."""
         if "training" in self.config() and not self.weights.exists():
             raise StorageError(f"{self.path} has no {WEIGHTS}: the run is not finished; continue it with --resume.")
-        return load(self.path)
+        return load(self.path, model, trust_model=trust_model)
 
     @property
     def checkpoints(self) -> Path:

@@ -24,8 +24,10 @@ from torch.distributed import DistError
 from kernelseed.core import derive_seed, describe, disk_file, explained, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
+from kernelseed.models import BUILDERS, Model, build, is_path
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
+from kernelseed.training.given import check_output, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -39,6 +41,9 @@ def train(
     config: Config | None,
     out: str | Path,
     *,
+    model: Model | None = None,
+    data: Dataset | None = None,
+    trust_model: bool = False,
     resume: bool = False,
     data_dir: str | Path | None = None,
     tensorboard: bool = False,
@@ -49,8 +54,17 @@ def train(
     With `resume`, training goes on from the folder's last checkpoint, and the weights end as if it had never stopped,
     bit by bit, on the same kind of machine and number of threads. The config is the folder's own: give None or the
     same.
+
+    model        in the place of the config's: a module, whose weights the run starts from, or what makes one, a
+                 callable or "package.module:function"; it is called with those of num_classes, in_channels and
+                 image_size that it takes, and the config's model_args
+    data         in the place of the config's
+    trust_model  on a resume, import and call the function that the folder names
     """
     run = RunFolder(out)
+    if config is not None:
+        config = settle(config, model, data)
+        model = config.model if model is None and is_path(config.model) else model  # as the caller says there
     if resume:
         config = _own_config(run, config)
         if run.finished:
@@ -62,9 +76,11 @@ def train(
     begins = trainer.is_global_zero and not resume
     if begins:
         run.require_absent()
-    data = config.load_data(data_dir)
+    data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
-    plain = config.build_model(data)
+    plain = build(config.recipe(data), model, trust_model, run.path)
+    if config.model not in BUILDERS:
+        check_output(plain, data)
     method = config.build_method()
     net = method.build(plain)
     batches, validation = _batches(config, data, trainer)
@@ -73,8 +89,8 @@ def train(
         _rehearse(posterior, config, data)
     # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
     if begins:
-        described = {"network": describe(posterior), "training": config.as_json(), "data": _describe_data(data)}
-        RunFolder.create(out, described)
+        described = describe(posterior, config.recipe(data))
+        RunFolder.create(out, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
     module = Training(
         net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip,
         layout=config.layout,
@@ -220,8 +236,8 @@ def _fit(
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
         if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
             raise StoppedError(
-                f"another of the {trainer.world_size} processes of this training has stopped; what was stored is "
-                f"whole: look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
+                f"another of the {trainer.world_size} processes of this training has stopped; what is stored is whole. "
+                f"Look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
             ) from error
         if checkpoint is None or curves.restored:
             raise
