@@ -207,6 +207,17 @@ def test_a_training_whose_disk_is_full_goes_on_when_there_is_room(size, disk, fi
     assert RunFolder(out).weights.read_bytes() == finished.weights.read_bytes()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_result_that_can_not_be_printed_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kernelseed", "data", "list"]
+        ended = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: can't print the result: No space left on device; make room where the output goes, and try again.\n"
+    )
+
+
 # A training that ends
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -59,4 +61,10 @@ def main() -> None:
         if state["debug"]:
             raise
         complain(escape(" ".join(str(error).split())))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is not None or state["debug"]:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries again at its end
+        complain(f"can't print the result: {error.strerror}; make room where the output goes, and try again.")
         sys.exit(2)
