@@ -4,8 +4,8 @@ Philox (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2
 words by ten rounds of multiplication; seven are enough to pass TestU01's BigCrush. A number depends only on the key and
 its counter. So any part of a stream can be generated separately, by any number of threads, and again for a gradient.
 
-A stream is identified by the 64 bits of `key` and two 32-bit numbers: the `weight` that the noise is for, and the `part`
-of it. Its normals come in blocks of 2,048. Counter j of block i is the number 512 i + j in two words, then weight and
+A stream is identified by the 64 bits of `key` and two 32-bit numbers: the `weight` that the noise is for, and its
+`part`. Its normals come in blocks of 2,048. Counter j of block i is the number 512 i + j in two words, then weight and
 part. Its four random words give two pairs of normals by Box-Muller, at the indices j, 512 + j, 1024 + j and 1536 + j.
 
 kernels.c implements the same in C. Without it, torch operations make the same stream.

@@ -4,7 +4,7 @@
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
     risk_coverage, aurc, threshold_at_risk      the error rate when a model abstains from uncertain answers
     auroc, fpr_at_95_tpr                        the detection of out-of-distribution inputs
-    METRICS                                     the names and formats of metrics in tables, and which direction is better
+    METRICS                                     names and formats of metrics in tables, and which direction is better
     TemperatureScaling                          calibration by one number
 
 Everything is computed in float64 on the CPU from the given probabilities, which are never renormalised, and does not
