@@ -23,6 +23,23 @@ class Prior(Protocol):
         ...
 
 
+class Decoded(Protocol):
+    """A decoded weight distribution, for many draws that share the work."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every draw is the mean."""
+        ...
+
+    def sample(self, noise: Noise) -> Sample:
+        """Draw once."""
+        ...
+
+    def at_mean(self) -> Sample:
+        """The mean, as a sample."""
+        ...
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Convert half precision to float32, in which densities and softplus are computed."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -84,6 +101,11 @@ class Gaussian:
         """The mean, as a sample."""
         return GaussianSample(self.mean, self, None)
 
+    @property
+    def fixed(self) -> bool:
+        """Whether every draw is the mean."""
+        return self.std is None
+
     def normal(self, noise: Noise) -> Tensor:
         """Standard normals in the shape of the weight."""
         assert self.std is not None
@@ -98,6 +120,8 @@ def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
 
     Activation checkpointing installs such hooks.
     """
+    if torch.compiler.is_compiling():  # nothing is decoded later there
+        return decode
     with_graph = torch.is_grad_enabled()
 
     def decode_later() -> Gaussian:
@@ -136,7 +160,19 @@ class Sample:
     @property
     def fixed(self) -> bool:
         """Whether the weight has no distribution and therefore no KL."""
-        return self.source.std is None
+        return self.source.fixed
+
+    @property
+    def num_weights(self) -> int:
+        """The number of random variables that the KL covers."""
+        return 0 if self.fixed else self.value.numel()
+
+    def values_only(self) -> Sample:
+        """The same weight as a contiguous tensor without graph and KL, for many calls."""
+        value = self.value.detach()
+        # A mean may be the parameter itself, which further training changes.
+        value = value.clone(memory_format=torch.contiguous_format) if self.noise is None else value.contiguous()
+        return Gaussian(value, None).at_mean()
 
     def kl(self, prior: Prior) -> Tensor:
         """The estimate of the KL divergence from this sample, summed over its weights."""

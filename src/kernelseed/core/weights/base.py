@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, Sample
+from kernelseed.core.distributions import Decoded, Gaussian, Sample
 from kernelseed.core.noise import Noise
 
 
@@ -45,8 +45,8 @@ class WeightDistribution(nn.Module, ABC):
         """The posterior mean, as a sample."""
         return self.decoded().at_mean()
 
-    def decoded(self) -> Gaussian:
-        """The Gaussian for many draws, so that their shared work is done once."""
+    def decoded(self) -> Decoded:
+        """The decoded distribution for many draws, so that their shared work is done once."""
         return self.moments()
 
     def factors(self) -> tuple[Tensor, Tensor] | None:
