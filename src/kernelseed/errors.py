@@ -35,6 +35,10 @@ class StorageError(KernelseedError, OSError):
     """A file that can't be read or written."""
 
 
+class StoppedError(KernelseedError, RuntimeError):
+    """A training that stopped before its end for a reason outside of it; it can be resumed."""
+
+
 class PathExistsError(StorageError, FileExistsError):
     """A file or folder that exists where a new one would be written."""
 

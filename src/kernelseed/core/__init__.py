@@ -14,7 +14,17 @@ from kernelseed.core.conversion import Where, bayesianize, convert, places
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
 from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
-from kernelseed.core.files import read_json, whole_or_nothing, write_json, write_text
+from kernelseed.core.files import (
+    disk_file,
+    lock_folder,
+    make_folder,
+    read_json,
+    remove_abandoned,
+    whole_folder,
+    whole_or_nothing,
+    write_json,
+    write_text,
+)
 from kernelseed.core.likelihoods import Likelihood
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
@@ -65,21 +75,26 @@ __all__ = [
     "convert",
     "derive_seed",
     "describe",
+    "disk_file",
     "factorise",
     "generator_for",
     "germinate",
     "inverse_softplus",
     "likelihoods",
     "load",
+    "lock_folder",
     "make_draws",
+    "make_folder",
     "places",
     "predict",
     "priors",
     "read_json",
     "read_weights",
+    "remove_abandoned",
     "save",
     "schedules",
     "softplus",
+    "whole_folder",
     "whole_or_nothing",
     "write_json",
     "write_text",

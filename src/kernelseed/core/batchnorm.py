@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from kernelseed.errors import ArgumentError
+
 
 def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
     """The BatchNorm layers that keep running statistics, by name."""
@@ -32,7 +34,14 @@ def estimate_statistics(
             buffers[f"{name}.{key}" if name else key] = torch.zeros_like(value)
     with _averaging(list(layers.values())):
         for batch in batches:
-            run(buffers, batch)
+            try:
+                run(buffers, batch)
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise ArgumentError(
+                    "update_bn has a batch of one example, which has no variance; give at least two examples a batch."
+                ) from None
     return buffers
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
-from kernelseed.core.files import read_json, to_json, whole_or_nothing, write_text
+from kernelseed.core.files import make_folder, read_json, to_json, whole_folder, whole_or_nothing, write_text
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
@@ -40,23 +40,33 @@ def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
     if "network" in extra:
         raise ArgumentError("extra has 'network', under which the network's description is kept; take another name.")
     config = to_json({"network": describe(net), **extra})  # first: what is no JSON should leave no file behind
+    if not os.path.lexists(folder):
+        with whole_folder(folder) as scratch:
+            write_weights(net, scratch / WEIGHTS)
+            write_text(scratch / CONFIG, config)
+        return
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"can't make the folder {folder}: {error.strerror}; choose another.") from None
-    write_weights(net, folder / WEIGHTS)
-    write_text(folder / CONFIG, config)
+        with whole_or_nothing(folder / CONFIG) as scratch:
+            scratch.write_text(config, encoding="utf-8")
+            write_weights(net, folder / WEIGHTS)
+    except BaseException:
+        (folder / WEIGHTS).unlink(missing_ok=True)  # half a network would be in the way of the next attempt
+        raise
 
 
 def load(
     folder: str | os.PathLike[str],
-    model: nn.Module | None = None,
+    model: models.Model | None = None,
     *,
+    trust_model: bool = False,
     distributions: Iterable[type[WeightDistribution]] = (),
 ) -> nn.Module:
     """The network that `save` or `kernelseed train` wrote, in eval mode.
 
-    model          another instance of a model of your own, if the network was made of one: `load(folder, MyModel())`
+    model          a model of your own again, if the network was made of one: another instance, `load(folder,
+                   MyModel())`, or what makes it, a callable or its name "package.module:function"
+    trust_model    import and call the function that the folder of a run names
     distributions  weight distributions of your own that the network has: a file never chooses what is called
     """
     folder = Path(folder)
@@ -64,8 +74,11 @@ def load(
     if not isinstance(config.get("network"), dict):
         raise StorageError(f"{folder / CONFIG} describes no network; was it written by ks.save?")
     known = _by_name(distributions)
+    recipe = _recipe(config["network"])
+    own = model is not None or (isinstance(recipe, dict) and "function" in recipe)
+    plain = models.build(recipe, model, trust_model, folder) if own else None
     try:
-        net = rebuild(config["network"], model, known)
+        net = rebuild(config["network"], plain, known)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise StorageError(
             f"{folder / CONFIG} does not describe a network that can be built ({_short(error)}); take another copy of "
@@ -75,16 +88,17 @@ def load(
     return net.eval()
 
 
-def describe(net: nn.Module) -> dict[str, Any]:
-    """What a network is made of, as JSON."""
+def describe(net: nn.Module, own_recipe: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a network is made of, as JSON; `own_recipe` stands for a model that is none of kernelseed.models."""
     if isinstance(net, nn.ModuleList):
-        return {"kind": "ensemble", "members": [describe(member) for member in net]}
+        return {"kind": "ensemble", "members": [describe(member, own_recipe) for member in net]}
     if not isinstance(net, BayesianModule):
-        return {"kind": "plain", "model": models.recipe(net)}
+        return {"kind": "plain", "model": models.recipe(net) or own_recipe}
     _by_name(type(weight) for weight in net.weights.values())
     weights = {name: {"distribution": type(w).__name__, **w.spec()} for name, w in net.weights.items()}
     aliases = dict(net.weights.aliases)
-    return {"kind": "bayesian", "model": models.recipe(net.skeleton), "weights": weights, "aliases": aliases}
+    made = models.recipe(net.skeleton) or own_recipe
+    return {"kind": "bayesian", "model": made, "weights": weights, "aliases": aliases}
 
 
 def rebuild(
@@ -104,6 +118,13 @@ def rebuild(
             raise ValueError(f"{name} is of shape {tuple(stored)}, and in the model {tuple(there)}")
         remove_parameter(plain, name)
     return BayesianModule(plain, weights, aliases)
+
+
+def _recipe(description: Any) -> Any:
+    """Of the model; all members of an ensemble have the same."""
+    while isinstance(description, dict) and isinstance(description.get("members"), list):
+        description = next(iter(description["members"]), None)
+    return description.get("model") if isinstance(description, dict) else None
 
 
 def _by_name(kinds: Iterable[type[WeightDistribution]]) -> dict[str, type[WeightDistribution]]:
@@ -138,10 +159,7 @@ def write_weights(net: nn.Module, path: Path) -> None:
     """All parameters and buffers, whole or not at all."""
     safetensors = _safetensors()
     with whole_or_nothing(path) as scratch:
-        try:
-            safetensors.torch.save_model(net, str(scratch))
-        except safetensors.SafetensorError as error:  # which it raises for a full disk, too
-            raise OSError(str(error)) from error
+        safetensors.torch.save_model(net, str(scratch))
 
 
 def read_weights(net: nn.Module, path: Path) -> None:

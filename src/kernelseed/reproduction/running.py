@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelseed.core.files import read_json
+from kernelseed.core import make_folder, read_json
 from kernelseed.errors import StorageError
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
 from kernelseed.reproduction.result_files import Predictions, Result, correct_bits, read_result, write_result
@@ -105,7 +105,7 @@ def _is_one_of_the_others(plan: Plan) -> bool:
 def _train(run: Run, folder: Path, data_dir: str | Path | None, progress: bool) -> Result:
     from kernelseed.training import train  # Lightning takes seconds to import, and a table can be shown without
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     return train(run.config, folder, resume=folder.exists(), data_dir=data_dir, progress=progress)
 
 
@@ -113,7 +113,7 @@ def _share(run: Run, plan: Plan, root: Path) -> None:
     """Copy the finished training of another run if it is the same training, so that only the test is left to do."""
     if (trained := _same_training(run, plan, root)) is not None:
         folder = _run_folder(run, root / plan.folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         trained.branch(folder, run.config)
 
 
@@ -147,7 +147,7 @@ def _copy(run: Run, out: Path, kept: Path | None) -> None:
     folder = RunFolder(_run_folder(run, out))
     if kept is None or not folder.finished or _result_file(run, kept).exists():
         return
-    kept.mkdir(parents=True, exist_ok=True)
+    make_folder(kept)
     write_result(_result_file(run, kept), folder.result(), _predictions(folder))
 
 
