@@ -24,10 +24,10 @@ from torch.distributed import DistError
 from kernelseed.core import derive_seed, describe, disk_file, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, StoppedError, StorageError
-from kernelseed.models import BUILDERS, Model, build, is_path
+from kernelseed.models import Model, is_path
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
-from kernelseed.training.given import check_output, prepared, settle
+from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -78,9 +78,7 @@ def train(
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
-    plain = build(config.recipe(data), model, trust_model, run.path)
-    if config.model not in BUILDERS:
-        check_output(plain, data)
+    plain = plain_model(config, data, model, trust_model, run.path)
     method = config.build_method()
     net = method.build(plain)
     batches, validation = _batches(config, data, trainer)
