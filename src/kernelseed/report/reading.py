@@ -1,4 +1,4 @@
-"""From run folders to the records that the page shows."""
+"""Read run folders into the records that the page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelseed.training import RunFolder
 
 
 def read(paths: Sequence[Path], data_dir: Path | None = None, data: Dataset | None = None) -> list[RunRecord]:
-    """The records of several runs, each named by as much of its path as tells it from the others.
+    """The records of several runs, each named by the end of its path that distinguishes it from the others.
 
     data   of the runs that were given it in Python: for the images, which a page does without otherwise
     """
@@ -25,7 +25,7 @@ def read(paths: Sequence[Path], data_dir: Path | None = None, data: Dataset | No
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The last parts of paths, as many as it takes.
+    """The last parts of the paths, as many as make them distinct.
 
     >>> distinct_names([Path("runs/ksn/seed-0"), Path("runs/bnn/seed-0")])
     ['ksn/seed-0', 'bnn/seed-0']
