@@ -24,10 +24,10 @@ from torch.distributed import DistError
 from kernelseed.core import derive_seed, describe, disk_file, explained, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
-from kernelseed.models import BUILDERS, Model, build, is_path
+from kernelseed.models import Model, is_path
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
-from kernelseed.training.given import check_output, prepared, settle
+from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -77,7 +77,8 @@ def train(
     if begins:
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
-    plain = _plain(config, data, model, trust_model, run)
+    torch.manual_seed(derive_seed("initial weights", config.seed))
+    plain = plain_model(config, data, model, trust_model, run.path)
     method = config.build_method()
     net = method.build(plain)
     batches, validation = _batches(config, data, trainer)
@@ -118,15 +119,6 @@ def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
     few = data.test.select(torch.arange(min(len(data.test), 2)))
     for way in ways(config):
         summarise(predict_split(net, few, data, config, way), few.labels)
-
-
-def _plain(config: Config, data: Dataset, model: Model | None, trust_model: bool, run: RunFolder) -> nn.Module:
-    """The network that the method starts from."""
-    torch.manual_seed(derive_seed("initial weights", config.seed))
-    plain = build(config.recipe(data), model, trust_model, run.path)
-    if config.model not in BUILDERS:
-        check_output(plain, data)
-    return plain
 
 
 def _create(run: RunFolder, config: Config, data: Dataset, posterior: nn.Module) -> None:
