@@ -418,7 +418,11 @@ def test_a_run_that_is_being_trained_can_not_be_resumed(run):
     (run.path / "result.json").unlink()
     with run.locked(), pytest.raises(StorageError, match=r"run is being trained by another process; wait for it"):
         train(None, run.path, resume=True, progress=False)
-    train(None, run.path, resume=True, progress=False)
+    link = run.path.with_name("link")
+    link.symlink_to(run.path)
+    with run.locked(), pytest.raises(StorageError, match=r"link is being trained by another process"):
+        train(None, link, resume=True, progress=False)
+    train(None, link, resume=True, progress=False)
 
 
 def test_a_resume_removes_what_killed_processes_left(run, finished):

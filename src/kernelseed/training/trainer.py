@@ -73,8 +73,7 @@ def train(
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
     curves = Curves(run)
     trainer = _trainer(config, run, curves, tensorboard, progress)
-    begins = trainer.is_global_zero and not resume
-    if begins:
+    if trainer.is_global_zero and not resume:
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
@@ -85,7 +84,7 @@ def train(
     if trainer.is_global_zero:
         posterior = method.posterior(net, method.optimizer(net, len(data.train)))
         _rehearse(posterior, config, data)
-        if begins:  # what can be wrong with the settings has been found by now
+        if not resume:  # what can be wrong with the settings has been found by now
             _create(run, config, data, posterior)
     module = Training(
         net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip,
