@@ -3,7 +3,7 @@
     python benchmarks/faults.py --kills 100 --out results/faults.json
 
 Half of the kills are counted: kill -9 just before the n-th operation on a file (create, open, sync, rename, remove).
-The other half come at random times. Every second run is killed again while it is resumed. A full disk is a limit on
+The other half come at random times. Every second run is aimed at again while it is resumed. A full disk is a limit on
 the size of files, or a small tmpfs where one can be mounted. After each fault the run is resumed until it ends, and
 is compared with one that nothing disturbed: weights and predictions bit by bit, metrics, and the names of all files.
 

@@ -33,7 +33,7 @@ from kernelseed.reproduction import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/reproduction.md")
 
 
 def read(path: str) -> Any:
@@ -107,6 +107,29 @@ def machine() -> str:
         f"torch {result['versions']['torch']}. Made by `make bench`, kept in "
         "[`benchmarks/results/bench.json`](../benchmarks/results/bench.json)."
     )
+
+
+def faults() -> str:
+    result = read("results/faults.json")
+    kinds = {
+        "kills": "kill -9",
+        "file_size_limits": "a limit on the size of files",
+        "full_disks": "a full disk (tmpfs)",
+    }
+    rows = []
+    for kind, name in kinds.items():
+        found = {"kills": 0, "faults": 0, **result[kind]}
+        times = found["kills"] + found["faults"]
+        counts = (times, found["exact"], found.get("one_line", ""), found["tracebacks"], found["leftovers"])
+        rows.append([name, *map(str, counts)])
+    heading = ["fault", "times", "same bits after `--resume`", "told in one line", "tracebacks", "runs with files left"]
+    about = (
+        f"From [`results/faults.json`](../results/faults.json), made by `make faults` at commit "
+        f"{short_commit(result['commit'])} with torch {result['versions']['torch']} on an {result['processor']} in "
+        f"{result['seconds'] / 60:.0f} minutes. A run has {result['operations']} operations on files at which it can "
+        "be killed, and any time in between."
+    )
+    return f"{table(heading, rows)}\n\n{about}"
 
 
 def reproduced(preset: str, data: str) -> Table:
@@ -196,6 +219,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_claims": lambda: claims_markdown(
         [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
     ),
+    "faults": faults,
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
     "taps": bench("taps", "ms", "training step, float32", "of plain"),
