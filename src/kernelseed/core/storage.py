@@ -5,20 +5,25 @@ from __future__ import annotations
 import copy
 import os
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
 from kernelseed.core.files import read_json, to_json, whole_or_nothing, write_text
+from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+MOST_MEMBERS = 1000
+FLOATS = {"F64", "F32", "F16", "BF16"}
 OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed)
 
 
@@ -65,12 +70,19 @@ def load(
         raise StorageError(f"{folder / CONFIG} describes no network; was it written by ks.save?")
     known = _by_name(distributions)
     try:
-        net = rebuild(config["network"], model, known)
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        # Without memory, until it is known that the weights fit: a few bytes can describe a network of any size.
+        with torch.device("meta"):
+            net = rebuild(config["network"], model, known)
+    except StorageError:
+        raise
+    except Exception as error:  # whatever nonsense in a description leads to
         raise StorageError(
             f"{folder / CONFIG} does not describe a network that can be built ({_short(error)}); take another copy of "
             "it, or give the model that it was made from: load(folder, model=...)."
         ) from error
+    check_weights(net, folder / WEIGHTS)
+    _require_memory(net, folder)
+    allocate(net)
     read_weights(net, folder / WEIGHTS)
     return net.eval()
 
@@ -90,9 +102,12 @@ def describe(net: nn.Module) -> dict[str, Any]:
 def rebuild(
     description: dict[str, Any], model: nn.Module | None, distributions: dict[str, type[WeightDistribution]]
 ) -> nn.Module:
-    """The network of a description, its tensors not yet filled."""
+    """The network of a description, its tensors not yet filled; a model of one's own is copied with what it has."""
     if description["kind"] == "ensemble":
-        return nn.ModuleList([rebuild(member, model, distributions) for member in description["members"]])
+        members = description["members"]
+        if len(members) > MOST_MEMBERS or any(member["kind"] == "ensemble" for member in members):
+            raise ValueError(f"an ensemble has at most {MOST_MEMBERS} members, and no ensemble among them")
+        return nn.ModuleList([rebuild(member, model, distributions) for member in members])
     plain = models.from_recipe(description["model"]) if model is None else copy.deepcopy(model)
     if description["kind"] == "plain":
         return plain
@@ -127,7 +142,11 @@ def _blank(entry: dict[str, Any], distributions: dict[str, type[WeightDistributi
             f"the network has weights of the distribution {name!r}, which is none of {', '.join(distributions)}; "
             f"give the class that it was saved with: load(folder, distributions=[{what}])."
         )
-    return distributions[name].from_spec(spec)
+    kind = distributions[name]
+    if kind in OWN_DISTRIBUTIONS:
+        return kind.from_spec(spec)
+    with torch.device("cpu"):  # somebody's own code need not know what a tensor without memory is
+        return kind.from_spec(spec)
 
 
 def _short(reason: object) -> str:
@@ -144,20 +163,81 @@ def write_weights(net: nn.Module, path: Path) -> None:
             raise OSError(str(error)) from error
 
 
+def check_weights(net: nn.Module, path: Path) -> None:
+    """An error unless the names and shapes in the file's head are the network's. Nothing is allocated."""
+    with _reading(path):
+        with _safetensors().safe_open(str(path), "pt") as file:
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+            found = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in found.items()}
+        names: dict[int, list[str]] = {}
+        state = net.state_dict(keep_vars=True)
+        for name, tensor in state.items():
+            names.setdefault(id(tensor), []).append(name)  # tied weights are stored once
+        for same in names.values():
+            name, tensor = next((n for n in same if n in found), same[0]), state[same[0]]
+            if name not in found:
+                raise RuntimeError(f"it has no {name}")
+            shape, dtype = found[name]
+            if shape != tuple(tensor.shape):
+                raise RuntimeError(f"{name} is of shape {shape}, and in the network {tuple(tensor.shape)}")
+            if tensor.is_floating_point() != (dtype in FLOATS):
+                raise RuntimeError(f"{name} is of type {dtype}, and in the network {tensor.dtype}")
+        if more := set(found) - set(state):
+            raise RuntimeError(f"the network has no {min(more)}")
+
+
+def _require_memory(net: nn.Module, folder: Path) -> None:
+    """An error if the weights that the network stands for are more than there is memory: seeds are much smaller."""
+    dense = sum(p.numel() for p in net.parameters())
+    dense += sum(w.num_weights for m in net.modules() if isinstance(m, BayesianModule) for w in m.weights.values())
+    if 4 * dense > memory_limit():
+        raise StorageError(
+            f"{folder / CONFIG} describes a network of {dense:,} weights, {gigabytes(4 * dense)}, and there is memory "
+            f"for {gigabytes(memory_limit())}; take another copy of it, or a larger machine."
+        )
+
+
+def allocate(net: nn.Module) -> None:
+    """Memory for the tensors that have none, their values not yet set; those that are tied stay so."""
+    made: dict[int, Any] = {}
+    for module in net.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or not tensor.is_meta:
+                    continue
+                if id(tensor) not in made:
+                    blank = torch.empty_like(tensor, device="cpu")
+                    made[id(tensor)] = (
+                        nn.Parameter(blank, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else blank
+                    )
+                tensors[name] = made[id(tensor)]
+
+
 def read_weights(net: nn.Module, path: Path) -> None:
     """Fill a network from the file; names and shapes must fit, the precision becomes the file's."""
     safetensors = _safetensors()
-    if not path.exists():
-        raise StorageError(f"{path} is missing; give a folder that was written by kernelseed.")
-    try:
+    with _reading(path):
         with safetensors.safe_open(str(path), "pt") as file:
             stored = set(file.keys())
             for name, tensor in (*net.named_parameters(), *net.named_buffers()):
                 if name in stored:
                     tensor.data = tensor.data.to(file.get_tensor(name).dtype)
         safetensors.torch.load_model(net, str(path))
-    except safetensors.SafetensorError as error:
-        raise StorageError(f"{path} is not a whole safetensors file ({error}); take another copy of it.") from None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What can be wrong with a file of weights, in words."""
+    safetensors = _safetensors()
+    if not path.is_file():  # opening a pipe would wait for ever
+        reason = "is not a file" if path.exists() else "is missing"
+        raise StorageError(f"{path} {reason}; give a folder that was written by kernelseed.")
+    try:
+        yield
+    except (safetensors.SafetensorError, OSError) as error:
+        raise StorageError(
+            f"{path} is not a whole safetensors file ({_short(error)}); take another copy of it."
+        ) from None
     except RuntimeError as error:
         reason = _short(str(error).strip().splitlines()[-1])
         raise StorageError(
