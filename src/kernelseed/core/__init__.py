@@ -14,8 +14,10 @@ from kernelseed.core.conversion import Where, bayesianize, convert, germinate, p
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
 from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
-from kernelseed.core.files import read_json, whole_or_nothing, write_json, write_text
+from kernelseed.core.files import read_json, read_text, to_json, whole_or_nothing, write_json, write_text
 from kernelseed.core.likelihoods import Likelihood
+from kernelseed.core.memory import gigabytes, memory_limit
+from kernelseed.core.names import cell, printable, utf8_path
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
 from kernelseed.core.objective import ELBO, Terms, call
@@ -59,6 +61,7 @@ __all__ = [
     "bayesianize",
     "call",
     "call_with",
+    "cell",
     "collapse",
     "convert",
     "derive_seed",
@@ -66,18 +69,24 @@ __all__ = [
     "factorise",
     "generator_for",
     "germinate",
+    "gigabytes",
     "inverse_softplus",
     "likelihoods",
     "load",
     "make_draws",
+    "memory_limit",
     "places",
     "predict",
+    "printable",
     "priors",
     "read_json",
+    "read_text",
     "read_weights",
     "save",
     "schedules",
     "softplus",
+    "to_json",
+    "utf8_path",
     "whole_or_nothing",
     "write_json",
     "write_text",

@@ -17,6 +17,7 @@ from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
 from kernelseed.core.files import read_json, to_json, whole_or_nothing, write_text
 from kernelseed.core.memory import gigabytes, memory_limit
+from kernelseed.core.names import utf8_path
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
@@ -165,23 +166,23 @@ def write_weights(net: nn.Module, path: Path) -> None:
 
 def check_weights(net: nn.Module, path: Path) -> None:
     """An error unless the names and shapes in the file's head are the network's. Nothing is allocated."""
-    with _reading(path):
-        with _safetensors().safe_open(str(path), "pt") as file:
-            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
-            found = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in found.items()}
-        names: dict[int, list[str]] = {}
+    with _reading(path) as name:
+        with _safetensors().safe_open(name, "pt") as file:
+            parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118  (it is no mapping)
+            found = {key: (tuple(part.get_shape()), part.get_dtype()) for key, part in parts.items()}
+        tied: dict[int, list[str]] = {}
         state = net.state_dict(keep_vars=True)
-        for name, tensor in state.items():
-            names.setdefault(id(tensor), []).append(name)  # tied weights are stored once
-        for same in names.values():
-            name, tensor = next((n for n in same if n in found), same[0]), state[same[0]]
-            if name not in found:
-                raise RuntimeError(f"it has no {name}")
-            shape, dtype = found[name]
+        for key, tensor in state.items():
+            tied.setdefault(id(tensor), []).append(key)  # which are stored once
+        for keys in tied.values():
+            key, tensor = next((key for key in keys if key in found), keys[0]), state[keys[0]]
+            if key not in found:
+                raise RuntimeError(f"it has no {key}")
+            shape, dtype = found[key]
             if shape != tuple(tensor.shape):
-                raise RuntimeError(f"{name} is of shape {shape}, and in the network {tuple(tensor.shape)}")
+                raise RuntimeError(f"{key} is of shape {shape}, and in the network {tuple(tensor.shape)}")
             if tensor.is_floating_point() != (dtype in FLOATS):
-                raise RuntimeError(f"{name} is of type {dtype}, and in the network {tensor.dtype}")
+                raise RuntimeError(f"{key} is of type {dtype}, and in the network {tensor.dtype}")
         if more := set(found) - set(state):
             raise RuntimeError(f"the network has no {min(more)}")
 
@@ -216,24 +217,25 @@ def allocate(net: nn.Module) -> None:
 def read_weights(net: nn.Module, path: Path) -> None:
     """Fill a network from the file; names and shapes must fit, the precision becomes the file's."""
     safetensors = _safetensors()
-    with _reading(path):
-        with safetensors.safe_open(str(path), "pt") as file:
+    with _reading(path) as name:
+        with safetensors.safe_open(name, "pt") as file:
             stored = set(file.keys())
-            for name, tensor in (*net.named_parameters(), *net.named_buffers()):
-                if name in stored:
-                    tensor.data = tensor.data.to(file.get_tensor(name).dtype)
-        safetensors.torch.load_model(net, str(path))
+            for key, tensor in (*net.named_parameters(), *net.named_buffers()):
+                if key in stored:
+                    tensor.data = tensor.data.to(file.get_tensor(key).dtype)
+        safetensors.torch.load_model(net, name)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """What can be wrong with a file of weights, in words."""
+def _reading(path: Path) -> Iterator[str]:
+    """A name to open a file of weights by; what can be wrong with it, in words."""
     safetensors = _safetensors()
     if not path.is_file():  # opening a pipe would wait for ever
         reason = "is not a file" if path.exists() else "is missing"
         raise StorageError(f"{path} {reason}; give a folder that was written by kernelseed.")
     try:
-        yield
+        with utf8_path(path) as name:
+            yield name
     except (safetensors.SafetensorError, OSError) as error:
         raise StorageError(
             f"{path} is not a whole safetensors file ({_short(error)}); take another copy of it."

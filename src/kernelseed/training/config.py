@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import torch
 from torch import nn
 
 from kernelseed import methods, models
-from kernelseed.core import read_json
+from kernelseed.core import gigabytes, memory_limit, read_json, read_text
 from kernelseed.data import Dataset, load
 from kernelseed.errors import ArgumentError, ConfigError, MissingPackageError, StorageError
 from kernelseed.fast import trim
 from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
 
+MOST_YAML = 1 << 20
+TRAINING_BYTES = 16  # a parameter, its gradient and Adam's two averages
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -92,6 +96,9 @@ class Config:
 
     def build_method(self) -> methods.Method:
         """The method with its options."""
+        for name in self.options:
+            if not isinstance(name, str):
+                raise ConfigError(f"options has the name {name!r}; the names of options are texts: put it in quotes.")
         try:
             return methods.make(self.method, **self.options)
         except ArgumentError as error:
@@ -99,14 +106,21 @@ class Config:
 
     def build_model(self, data: Dataset) -> nn.Module:
         """The plain network that fits the data; small images leave most taps of its last layers void."""
-        return trim(
-            models.resnet18(
-                len(data.class_names),
-                data.train.images.shape[1],
-                stem=self.stem or default_stem(data),
-                width=self.width,
-            )
+        build = partial(
+            models.resnet18,
+            len(data.class_names),
+            data.train.images.shape[1],
+            stem=self.stem or default_stem(data),
+            width=self.width,
         )
+        with torch.device("meta"):  # without memory, to count
+            parameters = sum(p.numel() for p in build().parameters())
+        if (least := TRAINING_BYTES * parameters) > memory_limit():
+            raise ConfigError(
+                f"width is {self.width}, which makes a network of {parameters:,} parameters; to train it takes "
+                f"{gigabytes(least)} or more, and there is memory for {gigabytes(memory_limit())}: take a smaller one."
+            )
+        return trim(build())
 
     def load_data(self, data_dir: str | Path | None = None) -> Dataset:
         """The data that it names."""
@@ -175,14 +189,20 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise MissingPackageError(f"{path} needs the package PyYAML: pip install PyYAML, or write JSON.") from None
 
     class Loader(yaml.SafeLoader):
-        """Reads 1e-3 as a number, as YAML 1.2 does; PyYAML follows 1.1."""
+        """Reads 1e-3 as a number, as YAML 1.2 does; PyYAML follows 1.1. A key that is there twice is an error."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            written = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
+            if twice := [key for key, count in written.items() if count > 1]:
+                raise yaml.YAMLError(f"{twice[0][:60]!r} is there twice")
+            return super().construct_mapping(node, deep)
 
     number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    text = read_text(path, MOST_YAML)
     try:
-        with path.open(encoding="utf-8") as file:
-            found = yaml.load(file, Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        found = yaml.load(text, Loader)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise StorageError(f"{path} is not readable YAML ({' '.join(str(error).split())}); mend the file.") from None
     if not isinstance(found, dict):
         raise StorageError(f"{path} holds a {type(found).__name__}; write one setting a line, such as `epochs: 50`.")

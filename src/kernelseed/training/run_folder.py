@@ -16,7 +16,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed.core import CONFIG, WEIGHTS, Classification, load, read_json, whole_or_nothing, write_json, write_text
+from kernelseed.core import (
+    CONFIG,
+    WEIGHTS,
+    Classification,
+    load,
+    read_json,
+    utf8_path,
+    whole_or_nothing,
+    write_json,
+    write_text,
+)
 from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.training import origin
 from kernelseed.training.config import Config
@@ -168,7 +178,8 @@ class RunFolder:
 
         path = self._prediction_file(part, way)
         try:
-            tensors = load_file(str(path))
+            with utf8_path(path) as name:
+                tensors = load_file(name)
             return Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
         except (SafetensorError, KeyError, OSError) as error:
             raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None
