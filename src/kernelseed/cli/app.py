@@ -62,5 +62,6 @@ def main() -> None:
     except KernelseedError as error:
         if state["debug"]:
             raise
-        complain(literal(" ".join(str(error).split())))
+        line = " ".join(str(error).split())
+        complain(literal(line if len(line) < 1000 else f"{line[:700]} ... {line[-200:]}"))
         sys.exit(2)
