@@ -374,6 +374,10 @@ LARGE = {
     "many classes": lambda config: {"network": {"kind": "plain", "model": {"name": "resnet18", "num_classes": 10**9}}},
     "many members": lambda config: ensemble(config, 20),
     "too many members": lambda config: ensemble(config, 10_000),
+    "many layers": lambda config: {"network": {"kind": "plain", "model": {"name": "mlp", "widths": [1] * 300_000}}},
+    "many weights": lambda config: {
+        "network": {**config["network"], "weights": {f"{i}": {"distribution": "KernelSeed"} for i in range(100_000)}}
+    },
     "a large seed": lambda config: rank_one(config, 10**6),
     "nested": lambda config: {"network": {"kind": "ensemble", "members": [ensemble(config, 1)["network"]]}},
 }
@@ -437,7 +441,7 @@ def or_an_error(call, *arguments):
 
 
 @FEW
-@given(st.data())
+@given(data=st.data())
 def test_any_config_is_a_network_or_an_error_of_ours(data, stored, tmp_path):
     config, weights = stored
     path = data.draw(st.sampled_from(sorted(places(config), key=str)))
@@ -446,7 +450,7 @@ def test_any_config_is_a_network_or_an_error_of_ours(data, stored, tmp_path):
 
 
 @FEW
-@given(st.data())
+@given(data=st.data())
 def test_any_weights_are_a_network_or_an_error_of_ours(data, stored, tmp_path):
     config, weights = stored
     size = struct.unpack("<Q", weights[:8])[0]

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from kernelseed.cli.data_commands import DataDir
-from kernelseed.cli.options import takes_settings
+from kernelseed.cli.options import TrustModel, own_model, takes_settings
 from kernelseed.cli.run_commands import write_report
 from kernelseed.cli.show import comparison, complain, console, free_name, literal, print_json, say
+from kernelseed.models import agreed, is_path
 from kernelseed.training import Config, RunFolder, differences, overlay, read_settings
 
 DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {"delta": 0.25}}
@@ -47,6 +48,7 @@ def train_command(
     config: Annotated[Path | None, typer.Option(help="Settings as JSON or YAML; options given here win.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print what would run, and exit.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
+    trust_model: TrustModel = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     data_dir: DataDir = None,
@@ -62,6 +64,9 @@ def train_command(
     if print_config:
         return print_json(chosen.as_json())
     assert out is not None
+    own_model(given.get("model"), trust_model)
+    if is_path(chosen.model) and "model" not in given:  # a file says so, and nobody else
+        agreed(chosen.model, trust_model, out if resume else config)
     from kernelseed.training import train
 
     try:
@@ -69,7 +74,8 @@ def train_command(
             chosen, out, resume=resume, data_dir=data_dir, tensorboard=tensorboard, progress=not (quiet or json)
         )
     except KeyboardInterrupt:
-        complain(f"stopped; it goes on with: kernelseed train --resume --out {literal(out)}")
+        own = f" --model {chosen.model}" if is_path(chosen.model) else ""
+        complain(f"stopped; it goes on with: kernelseed train --resume --out {literal(out)}{literal(own)}")
         raise typer.Exit(130) from None
     if not result:  # another rank reports
         return

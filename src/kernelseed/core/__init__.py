@@ -1,7 +1,7 @@
-"""The core: distributions, weights, networks, and what one does with them. It needs torch alone.
+"""The core: distributions, weights, networks, training losses and prediction. It needs only torch.
 
-distributions, noise, priors        values: a Gaussian, a sample that knows its KL, where noise comes from
-weights                             MeanField, KernelSeed, FixedKernelSeed: they draw themselves
+distributions, noise, priors        values: a Gaussian, a sample with its KL, the noise of a draw
+weights                             MeanField, KernelSeed, FixedKernelSeed: what is learned
 network, twin, conversion           skeleton + weights; a draw is a value
 likelihoods, schedules, objective   the loss
 prediction, predictive              averages over draws
@@ -10,11 +10,23 @@ export, storage                     a plain module again; files
 
 from kernelseed.core import likelihoods, priors, schedules
 from kernelseed.core.batchnorm import batch_norms
-from kernelseed.core.conversion import Where, bayesianize, convert, germinate, places
+from kernelseed.core.conversion import Where, bayesianize, convert, places
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
 from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
-from kernelseed.core.files import read_json, read_text, to_json, whole_or_nothing, write_json, write_text
+from kernelseed.core.files import (
+    disk_file,
+    lock_folder,
+    make_folder,
+    read_json,
+    read_text,
+    remove_abandoned,
+    to_json,
+    whole_folder,
+    whole_or_nothing,
+    write_json,
+    write_text,
+)
 from kernelseed.core.likelihoods import Likelihood
 from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.core.names import cell, printable, utf8_path
@@ -25,10 +37,11 @@ from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
 from kernelseed.core.schedules import Moment, Schedule
+from kernelseed.core.seed_networks import germinate
 from kernelseed.core.seeds import derive_seed, generator_for
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
 from kernelseed.core.twin import call_with
-from kernelseed.core.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 
 __all__ = [
     "CHANNELWISE",
@@ -42,6 +55,7 @@ __all__ = [
     "Draw",
     "FixedKernelSeed",
     "Gaussian",
+    "GaussianFactors",
     "GaussianSample",
     "KernelSeed",
     "Likelihood",
@@ -66,6 +80,7 @@ __all__ = [
     "convert",
     "derive_seed",
     "describe",
+    "disk_file",
     "factorise",
     "generator_for",
     "germinate",
@@ -73,7 +88,9 @@ __all__ = [
     "inverse_softplus",
     "likelihoods",
     "load",
+    "lock_folder",
     "make_draws",
+    "make_folder",
     "memory_limit",
     "places",
     "predict",
@@ -82,11 +99,13 @@ __all__ = [
     "read_json",
     "read_text",
     "read_weights",
+    "remove_abandoned",
     "save",
     "schedules",
     "softplus",
     "to_json",
     "utf8_path",
+    "whole_folder",
     "whole_or_nothing",
     "write_json",
     "write_text",

@@ -1,4 +1,4 @@
-"""BatchNorm for draws: running statistics gathered over many draws fit none of them, so re-estimate them."""
+"""BatchNorm for draws. Running statistics are averages over many draws and fit none of them, so re-estimate them."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _draws(net: Member, samples: int, seed: int, member: int) -> Iterator[AnyDra
         yield net
     elif isinstance(net, BayesianModule):
         posterior = net.posterior()
-        if samples == 0 or all(gaussian.std is None for gaussian in posterior.decoded.values()):
+        if samples == 0 or all(decoded.fixed for decoded in posterior.decoded.values()):
             yield posterior.mean().weights_only()
             return
         generator = generator_for("prediction", seed, member)

@@ -15,17 +15,16 @@ from torch import nn
 
 from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
-from kernelseed.core.files import read_json, to_json, whole_or_nothing, write_text
+from kernelseed.core.files import make_folder, read_json, to_json, whole_folder, whole_or_nothing, write_text
 from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.core.names import utf8_path
 from kernelseed.core.network import BayesianModule
-from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-MOST_MEMBERS = 1000
 FLOATS = {"F64", "F32", "F16", "BF16"}
-OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed)
+OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed, GaussianFactors)
 
 
 def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
@@ -46,23 +45,33 @@ def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
     if "network" in extra:
         raise ArgumentError("extra has 'network', under which the network's description is kept; take another name.")
     config = to_json({"network": describe(net), **extra})  # first: what is no JSON should leave no file behind
+    if not os.path.lexists(folder):
+        with whole_folder(folder) as scratch:
+            write_weights(net, scratch / WEIGHTS)
+            write_text(scratch / CONFIG, config)
+        return
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"can't make the folder {folder}: {error.strerror}; choose another.") from None
-    write_weights(net, folder / WEIGHTS)
-    write_text(folder / CONFIG, config)
+        with whole_or_nothing(folder / CONFIG) as scratch:
+            scratch.write_text(config, encoding="utf-8")
+            write_weights(net, folder / WEIGHTS)
+    except BaseException:
+        (folder / WEIGHTS).unlink(missing_ok=True)  # half a network would be in the way of the next attempt
+        raise
 
 
 def load(
     folder: str | os.PathLike[str],
-    model: nn.Module | None = None,
+    model: models.Model | None = None,
     *,
+    trust_model: bool = False,
     distributions: Iterable[type[WeightDistribution]] = (),
 ) -> nn.Module:
     """The network that `save` or `kernelseed train` wrote, in eval mode.
 
-    model          another instance of a model of your own, if the network was made of one: `load(folder, MyModel())`
+    model          a model of your own again, if the network was made of one: another instance, `load(folder,
+                   MyModel())`, or what makes it, a callable or its name "package.module:function"
+    trust_model    import and call the function that the folder of a run names
     distributions  weight distributions of your own that the network has: a file never chooses what is called
     """
     folder = Path(folder)
@@ -70,10 +79,16 @@ def load(
     if not isinstance(config.get("network"), dict):
         raise StorageError(f"{folder / CONFIG} describes no network; was it written by ks.save?")
     known = _by_name(distributions)
+    recipe = _recipe(config["network"])
+    known_name = recipe.get("name") if isinstance(recipe, dict) and "function" not in recipe else None
+    own = (isinstance(recipe, dict) and "function" in recipe) if model is None else model != known_name
+    plain = models.build(recipe, model, trust_model, folder) if own else None
+    with _reading(folder / WEIGHTS) as name, _safetensors().safe_open(name, "pt") as file:
+        members = len({key.partition(".")[0] for key in file.keys()})  # noqa: SIM118  (it is no mapping)
     try:
         # Without memory, until it is known that the weights fit: a few bytes can describe a network of any size.
         with torch.device("meta"):
-            net = rebuild(config["network"], model, known)
+            net = rebuild(config["network"], plain, known, members)
     except StorageError:
         raise
     except Exception as error:  # whatever nonsense in a description leads to
@@ -88,38 +103,56 @@ def load(
     return net.eval()
 
 
-def describe(net: nn.Module) -> dict[str, Any]:
-    """What a network is made of, as JSON."""
+def describe(net: nn.Module, own_recipe: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a network is made of, as JSON; `own_recipe` stands for a model that is none of kernelseed.models."""
     if isinstance(net, nn.ModuleList):
-        return {"kind": "ensemble", "members": [describe(member) for member in net]}
+        return {"kind": "ensemble", "members": [describe(member, own_recipe) for member in net]}
     if not isinstance(net, BayesianModule):
-        return {"kind": "plain", "model": models.recipe(net)}
+        return {"kind": "plain", "model": models.recipe(net) or own_recipe}
     _by_name(type(weight) for weight in net.weights.values())
     weights = {name: {"distribution": type(w).__name__, **w.spec()} for name, w in net.weights.items()}
     aliases = dict(net.weights.aliases)
-    return {"kind": "bayesian", "model": models.recipe(net.skeleton), "weights": weights, "aliases": aliases}
+    made = models.recipe(net.skeleton) or own_recipe
+    return {"kind": "bayesian", "model": made, "weights": weights, "aliases": aliases}
 
 
 def rebuild(
-    description: dict[str, Any], model: nn.Module | None, distributions: dict[str, type[WeightDistribution]]
+    description: dict[str, Any],
+    model: nn.Module | None,
+    distributions: dict[str, type[WeightDistribution]],
+    members: int | None = None,
 ) -> nn.Module:
-    """The network of a description, its tensors not yet filled; a model of one's own is copied with what it has."""
-    if description["kind"] == "ensemble":
-        members = description["members"]
-        if len(members) > MOST_MEMBERS or any(member["kind"] == "ensemble" for member in members):
-            raise ValueError(f"an ensemble has at most {MOST_MEMBERS} members, and no ensemble among them")
-        return nn.ModuleList([rebuild(member, model, distributions) for member in members])
+    """The network of a description, its tensors not yet filled; a model of one's own is copied with what it has.
+
+    members  how many an ensemble has by the names of its weights; in an ensemble is no other
+    """
+    if members is not None and description["kind"] == "ensemble":
+        described = description["members"]
+        if len(described) != members:
+            raise ValueError(f"an ensemble of {len(described)} members, with the weights of {members}")
+        return nn.ModuleList([rebuild(member, model, distributions) for member in described])
+    if description["kind"] not in ("plain", "bayesian"):
+        raise ValueError(f"its kind is {_short(description['kind'])}")
     plain = models.from_recipe(description["model"]) if model is None else copy.deepcopy(model)
     if description["kind"] == "plain":
         return plain
-    weights = {name: _blank(entry, distributions) for name, entry in description["weights"].items()}
-    aliases = description["aliases"]
+    weights, aliases = {}, description["aliases"]
+    for name, entry in description["weights"].items():
+        plain.get_parameter(name)  # before any is made of what may be a long list
+        weights[name] = _blank(entry, distributions)
     for name in (*weights, *aliases):
         stored, there = weights[aliases.get(name, name)].shape, plain.get_parameter(name).shape
         if stored != there:
             raise ValueError(f"{name} is of shape {tuple(stored)}, and in the model {tuple(there)}")
         remove_parameter(plain, name)
     return BayesianModule(plain, weights, aliases)
+
+
+def _recipe(description: Any) -> Any:
+    """Of the model; all members of an ensemble have the same."""
+    while isinstance(description, dict) and isinstance(description.get("members"), list):
+        description = next(iter(description["members"]), None)
+    return description.get("model") if isinstance(description, dict) else None
 
 
 def _by_name(kinds: Iterable[type[WeightDistribution]]) -> dict[str, type[WeightDistribution]]:
@@ -158,10 +191,7 @@ def write_weights(net: nn.Module, path: Path) -> None:
     """All parameters and buffers, whole or not at all."""
     safetensors = _safetensors()
     with whole_or_nothing(path) as scratch:
-        try:
-            safetensors.torch.save_model(net, str(scratch))
-        except safetensors.SafetensorError as error:  # which it raises for a full disk, too
-            raise OSError(str(error)) from error
+        safetensors.torch.save_model(net, str(scratch))
 
 
 def check_weights(net: nn.Module, path: Path) -> None:

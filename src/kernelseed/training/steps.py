@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from kernelseed.core import Moment, derive_seed, likelihoods, make_draws
 from kernelseed.data import Batches
+from kernelseed.errors import NonFiniteError
 from kernelseed.methods import Engine, Method
+from kernelseed.training import divergence
 
 
 class Training(L.LightningModule):
@@ -48,11 +50,19 @@ class Training(L.LightningModule):
         step = self.global_step
         torch.manual_seed(derive_seed("training step", self.seed, step, self.global_rank))
         optimizer = self.optimizers()
-        engine = Engine(self.manual_backward, self._clip)
+        engine = Engine(self._backward, self._before_step)
         moment = Moment(step, self.num_data, num_batches=self.num_batches)
         x, y = batch
         x = x.to(memory_format=self.layout)  # every layer after keeps to it
-        terms = self.method.step(self.net, optimizer, x, y, moment, engine)
+        try:
+            terms = self.method.step(self.net, optimizer, x, y, moment, engine)
+        except NonFiniteError as error:
+
+            def again() -> None:
+                torch.manual_seed(derive_seed("training step", self.seed, step, self.global_rank))
+                self.method.step(self.net, optimizer, x, y, moment, Engine(_stop))
+
+            raise self._explained(error, divergence.first_layer(self.net, again)) from None
         self.log_dict(
             {"loss": terms.loss.detach(), "nll": terms.nll, "kl": terms.kl / self.num_data},
             prog_bar=True, on_step=True, on_epoch=True, batch_size=len(y), sync_dist=True,
@@ -82,10 +92,41 @@ class Training(L.LightningModule):
         posterior = self.method.posterior(self.net, optimizer)
         return posterior.eval() if posterior is not self.net else posterior
 
-    def _clip(self) -> None:
+    def on_train_epoch_end(self) -> None:
+        """A checkpoint follows, and it should be one that can be gone on from."""
+        try:
+            divergence.require_finite_weights(self.net)
+        except NonFiniteError as error:
+            raise self._explained(error, None) from None
+
+    def _backward(self, loss: Tensor) -> None:
+        divergence.require_finite_loss(loss)
+        self.manual_backward(loss)
+
+    def _before_step(self) -> None:
+        if self.trainer.precision != "16-mixed":  # whose gradients are scaled; an infinite one makes it scale less
+            divergence.require_finite_gradients(self.net)
         if self.clip is not None:
             # Not by Lightning, which refuses a fused Adam in mixed precision.
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
+
+    def _explained(self, error: NonFiniteError, layer: str | None) -> NonFiniteError:
+        """What went wrong, when, where, and what to try."""
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        first = f", and the first layer whose output is not finite is {layer}" if layer else ""
+        tries = ["a lower --lr"]
+        tries += ["--clip 1"] if self.method.clips and self.clip is None else []
+        tries += ["--precision 32-true"] if "16" in str(self.trainer.precision) else []
+        return NonFiniteError(
+            f"{str(error).partition(';')[0]} in epoch {self.current_epoch + 1} at step {self.global_step + 1} with lr "
+            f"{optimizer.param_groups[0]['lr']:g}{first}; no such weights are kept, and a resumed run would come to "
+            f"the same: start another with {' or '.join(tries)}."
+        )
+
+
+def _stop(loss: Tensor) -> None:
+    raise NonFiniteError("the loss is known by now")
 
 
 class EpochBatches:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,22 +19,31 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torch.distributed import DistError
 
-from kernelseed.core import derive_seed, describe, whole_or_nothing, write_weights
+from kernelseed.core import derive_seed, describe, disk_file, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.errors import ConfigError, StorageError
+from kernelseed.errors import ConfigError, StoppedError, StorageError
+from kernelseed.models import BUILDERS, Model, is_path
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
+from kernelseed.training.given import check_output, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
+
+LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
+"""What gloo, which has no exception of its own, says when a process is gone."""
 
 
 def train(
     config: Config | None,
     out: str | Path,
     *,
+    model: Model | None = None,
+    data: Dataset | None = None,
+    trust_model: bool = False,
     resume: bool = False,
     data_dir: str | Path | None = None,
     tensorboard: bool = False,
@@ -42,8 +54,17 @@ def train(
     With `resume`, training goes on from the folder's last checkpoint, and the weights end as if it had never stopped,
     bit by bit, on the same kind of machine and number of threads. The config is the folder's own: give None or the
     same.
+
+    model        in the place of the config's: a module, whose weights the run starts from, or what makes one, a
+                 callable or "package.module:function"; it is called with those of num_classes, in_channels and
+                 image_size that it takes, and the config's model_args
+    data         in the place of the config's
+    trust_model  on a resume, import and call the function that the folder names
     """
     run = RunFolder(out)
+    if config is not None:
+        config = settle(config, model, data)
+        model = config.model if model is None and is_path(config.model) else model  # as the caller says there
     if resume:
         config = _own_config(run, config)
         if run.finished:
@@ -55,25 +76,34 @@ def train(
     begins = trainer.is_global_zero and not resume
     if begins:
         run.require_absent()
-    data = config.load_data(data_dir)
+    data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
-    plain = config.build_model(data)
+    plain = config.build_model(data, model, trust_model, run.path)
+    if config.model not in BUILDERS:
+        check_output(plain, data)
     method = config.build_method()
     net = method.build(plain)
     batches, validation = _batches(config, data, trainer)
+    posterior = method.posterior(net, method.optimizer(net, len(data.train)))
+    if trainer.is_global_zero:
+        _rehearse(posterior, config, data)
     # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
     if begins:
-        described = describe(method.posterior(net, method.optimizer(net, len(data.train))))
+        described = describe(posterior, config.recipe(data))
         RunFolder.create(out, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
     module = Training(
         net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip,
         layout=config.layout,
     )  # fmt: skip
-    _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
-    if module.global_rank != 0:
-        return {}
-    result = _finish(run, config, data, module, plain, curves.seconds)
-    run.write_result(result)
+    with run.locked() if trainer.is_global_zero else nullcontext():
+        if trainer.is_global_zero and run.finished:  # by another process, while this one waited for its data
+            return run.result()
+        _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
+        if module.global_rank != 0:
+            return {}
+        run.keep_latest_checkpoint()
+        result = _finish(run, config, data, module, plain, curves.seconds)
+        run.write_result(result)
     return result
 
 
@@ -88,6 +118,14 @@ def _own_config(run: RunFolder, given: Config | None) -> Config:
             "were, or start another run."
         )
     return own
+
+
+def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
+    """Test the untrained network on two images: what can fail after the training fails before it."""
+    config = replace(config, samples=min(config.samples, 2), update_bn=min(config.update_bn, 2))
+    few = data.test.select(torch.arange(min(len(data.test), 2)))
+    for way in ways(config):
+        summarise(predict_split(net, few, data, config, way), few.labels)
 
 
 def _finish(
@@ -160,9 +198,9 @@ class WholeCheckpoints(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Beside its place, then into it."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_or_nothing(path) as scratch:
-            torch.save(checkpoint, scratch)
+        make_folder(path.parent)
+        with whole_or_nothing(path) as scratch, disk_file(scratch) as file:
+            torch.save(checkpoint, file)
 
 
 def _batches(config: Config, data: Dataset, trainer: L.Trainer) -> tuple[Batches, Batches | None]:
@@ -193,6 +231,11 @@ def _fit(
             warnings.filterwarnings("ignore", module="lightning")
             trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
+        if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
+            raise StoppedError(
+                f"another of the {trainer.world_size} processes of this training has stopped; what is stored is whole. "
+                f"Look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
+            ) from error
         if checkpoint is None or curves.restored:
             raise
         raise StorageError(
