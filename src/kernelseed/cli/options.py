@@ -84,9 +84,7 @@ def _json_object(text: str) -> dict[str, Any]:
     return found
 
 
-ModelAgain = Annotated[
-    str | None, typer.Option("--model", help="The run's package.module:function again, if it is your own.")
-]
+ModelAgain = Annotated[str | None, typer.Option("--model", help="The run's module:function again, if it is your own.")]
 TrustModel = Annotated[
     bool, typer.Option("--trust-model", help="Import and call the function that the stored run or config names.")
 ]

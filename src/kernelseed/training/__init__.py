@@ -7,7 +7,7 @@
 Config                                what a run is
 overlay, differences, read_settings   settings from several places: which win, and which are not the same
 train                                 from a config to a finished run folder
-RunFolder                             the files of a run
+RunFolder, read_result                the files of a run
 evaluate, classify, describe_run      what to do with a finished run
 predict_split, summarise, provenance  the parts of a result
 """
@@ -20,7 +20,7 @@ from kernelseed.training.evaluation import evaluate, summarise
 from kernelseed.training.inference import classify, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.origin import provenance
-from kernelseed.training.run_folder import RunFolder, write_csv
+from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 
 if TYPE_CHECKING:
     from kernelseed.training.trainer import train
@@ -35,6 +35,7 @@ __all__ = [
     "overlay",
     "predict_split",
     "provenance",
+    "read_result",
     "read_settings",
     "summarise",
     "train",

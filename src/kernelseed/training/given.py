@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from kernelseed.data import Dataset, normalise, stratified_split
 from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError
-from kernelseed.models import GIVEN, Model
+from kernelseed.models import BUILDERS, GIVEN, Model
 from kernelseed.training.config import Config
 
 
@@ -75,6 +76,14 @@ def prepared(config: Config, data: Dataset, described: Mapping[str, Any] | None 
         return data
     train, held_out = stratified_split(data.train, config.validation, config.seed)
     return replace(data, train=train, validation=held_out)
+
+
+def plain_model(config: Config, data: Dataset, model: Model | None, trust_model: bool, where: str | Path) -> nn.Module:
+    """The network before a method makes its own of it; one that is none of ours is tried on two images."""
+    plain = config.build_model(data, model, trust_model, where)
+    if config.model not in BUILDERS:
+        check_output(plain, data)
+    return plain
 
 
 def check_output(model: nn.Module, data: Dataset) -> None:

@@ -78,9 +78,15 @@ def classify(
     pixels = read_images([Path(path) for path in images], size=tuple(size), channels=channels)
     x = normalise(pixels, described["mean"], described["std"])
     p = predict(net, x, config.samples, update_bn=_statistics(config, data_dir, data), seed=config.seed)
+    classes = described["classes"]
+    if len(classes) != p.probs.shape[1]:
+        raise StorageError(
+            f"{folder.path} names {len(classes)} classes, and its network tells {p.probs.shape[1]} apart; take another "
+            "copy of the run."
+        )
     columns = {
         "file": [str(path) for path in images],
-        "label": [described["classes"][label] for label in p.label.tolist()],
+        "label": [classes[label] for label in p.label.tolist()],
         **{key: _rounded(getattr(p, key)) for key in ("confidence", "entropy", "mutual_information")},
     }
     if risk is not None:

@@ -203,8 +203,7 @@ class RunFolder:
         """What `write_result` wrote."""
         if not self.finished:
             raise StorageError(f"{self.path} has no {RESULT}: the run is not finished; continue it with --resume.")
-        path = self.path / RESULT
-        return require(RESULT_SCHEMA, read_json(path), path)
+        return read_result(self.path / RESULT)
 
     def trained(self) -> dict[str, Any]:
         """Where a finished run's training came from, which for a branch is not where its result did."""
@@ -250,6 +249,11 @@ class RunFolder:
 
     def _prediction_file(self, part: str, way: str) -> Path:
         return self.path / f"{part}-{way}.safetensors"
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A run's result, from wherever it was copied to."""
+    return require(RESULT_SCHEMA, read_json(path), path)
 
 
 def _epoch(checkpoint: Path) -> tuple[int, str]:

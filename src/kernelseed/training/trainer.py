@@ -21,13 +21,13 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.distributed import DistError
 
-from kernelseed.core import derive_seed, describe, disk_file, make_folder, whole_or_nothing, write_weights
+from kernelseed.core import derive_seed, describe, disk_file, explained, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.errors import ConfigError, StoppedError, StorageError
-from kernelseed.models import BUILDERS, Model, is_path
+from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
+from kernelseed.models import Model, is_path
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
-from kernelseed.training.given import check_output, prepared, settle
+from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -78,9 +78,7 @@ def train(
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
-    plain = config.build_model(data, model, trust_model, run.path)
-    if config.model not in BUILDERS:
-        check_output(plain, data)
+    plain = plain_model(config, data, model, trust_model, run.path)
     method = config.build_method()
     net = method.build(plain)
     batches, validation = _batches(config, data, trainer)
@@ -96,7 +94,7 @@ def train(
         layout=config.layout,
     )  # fmt: skip
     with run.locked() if trainer.is_global_zero else nullcontext():
-        if trainer.is_global_zero and run.finished:  # by another process, while this one waited for its data
+        if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data
             return run.result()
         _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
         if module.global_rank != 0:
@@ -229,7 +227,10 @@ def _fit(
         with warnings.catch_warnings():
             # Lightning's advice is for its own data loaders and loggers, which are not used here.
             warnings.filterwarnings("ignore", module="lightning")
-            trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
+            with explained(f"can't read or write in {curves.run.path}"):
+                trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
+    except KernelseedError:
+        raise
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
         if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
             raise StoppedError(
