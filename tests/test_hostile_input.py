@@ -21,14 +21,14 @@ from PIL import Image
 from rich.text import Text
 
 import kernelseed as ks
-from kernelseed import cli
-from kernelseed.cli.show import literal
+from kernelseed import cli, report
+from kernelseed.cli.show import comparison, literal
 from kernelseed.core import cell, printable, storage
 from kernelseed.errors import KernelseedError, StorageError
-from kernelseed.training import Config, trainer
+from kernelseed.training import Config, RunFolder, classify, describe_run, evaluate, trainer
 
 FEW = settings(
-    max_examples=60, derandomize=True, deadline=None, database=None,
+    max_examples=30, derandomize=True, deadline=None, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -229,7 +229,7 @@ FILES_OF_SETTINGS = {
     "unknown.json": '{"[bold]\\u001b[31m": 1}',
     "large.json": '{"a": "' + "x" * 9_000_000 + '"}',
     "twice.yaml": "epochs: 1\nepochs: 2\n",
-    "deep.yaml": "epochs: " + "[" * 5000,
+    "deep.yaml": "epochs: " + "[" * 1500,
     "date.yaml": "epochs: 2001-99-99",
     "numbers.yaml": "options: {1: 2}",
     "itself.yaml": "options: &a {lr: *a}",
@@ -376,7 +376,7 @@ LARGE = {
     "too many members": lambda config: ensemble(config, 10_000),
     "many layers": lambda config: {"network": {"kind": "plain", "model": {"name": "mlp", "widths": [1] * 300_000}}},
     "many weights": lambda config: {
-        "network": {**config["network"], "weights": {f"{i}": {"distribution": "KernelSeed"} for i in range(100_000)}}
+        "network": {**config["network"], "weights": {f"{i}": {"distribution": "KernelSeed"} for i in range(20_000)}}
     },
     "a large seed": lambda config: rank_one(config, 10**6),
     "nested": lambda config: {"network": {"kind": "ensemble", "members": [ensemble(config, 1)["network"]]}},
@@ -468,3 +468,56 @@ def test_weights_of_whole_numbers_are_refused(stored, tmp_path):
     config, weights = stored
     with pytest.raises(StorageError, match=r"is of type I32, and in the network torch\.float32"):
         load(tmp_path, config, weights.replace(b'"F32"', b'"I32"', 1))
+
+
+# --- run folders -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain_run(hostile, tmp_path_factory):
+    """A copy of the run under an ordinary name, and the contents of its files."""
+    run = tmp_path_factory.mktemp("run") / "run"
+    shutil.copytree(hostile[1], run)
+    evaluate(run, ood="digits")
+    return run, {
+        name: (run / name).read_text() for name in ("config.json", "result.json", "evaluation.json", "metrics.csv")
+    }
+
+
+ASKED = {
+    "config.json": [lambda run, image: classify(run, [image]), lambda run, image: describe_run(run)],
+    "result.json": [
+        lambda run, image: report.read([run]),
+        lambda run, image: comparison([RunFolder(run).result()], ""),
+    ],
+    "evaluation.json": [lambda run, image: report.read([run])],
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@FEW
+@given(data=st.data())
+def test_any_file_of_a_run_is_read_or_an_error_of_ours(name, data, plain_run, hostile):
+    run, contents = plain_run
+    value = json.loads(contents[name])
+    path = data.draw(st.sampled_from(sorted(places(value), key=str)))
+    (run / name).write_text(json.dumps(changed(value, path, data.draw(JSON), data.draw(st.booleans()))))
+    try:
+        for ask in ASKED[name]:
+            with at_most(20), little_memory():
+                or_an_error(ask, run, hostile[0] / "one.png")
+    finally:
+        (run / name).write_text(contents[name])
+
+
+@FEW
+@given(st.text(st.sampled_from('epoch,train_loss1.5e-nan\n"\x00δ'), max_size=60) | st.binary(max_size=40))
+def test_any_curves_are_read_or_an_error_of_ours(plain_run, content):
+    run, contents = plain_run
+    path = run / "metrics.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    try:
+        with little_memory():
+            or_an_error(report.read, [run])
+    finally:
+        path.write_text(contents["metrics.csv"])
