@@ -82,13 +82,11 @@ def train(
     method = config.build_method()
     net = method.build(plain)
     batches, validation = _batches(config, data, trainer)
-    posterior = method.posterior(net, method.optimizer(net, len(data.train)))
     if trainer.is_global_zero:
+        posterior = method.posterior(net, method.optimizer(net, len(data.train)))
         _rehearse(posterior, config, data)
-    # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
-    if begins:
-        described = describe(posterior, config.recipe(data))
-        RunFolder.create(out, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
+        if begins:  # what can be wrong with the settings has been found by now
+            _create(run, config, data, posterior)
     module = Training(
         net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip,
         layout=config.layout,
@@ -99,10 +97,7 @@ def train(
         _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
         if module.global_rank != 0:
             return {}
-        run.keep_latest_checkpoint()
-        result = _finish(run, config, data, module, plain, curves.seconds)
-        run.write_result(result)
-    return result
+        return _finish(run, config, data, module, plain, curves.seconds)
 
 
 def _own_config(run: RunFolder, given: Config | None) -> Config:
@@ -126,14 +121,20 @@ def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
         summarise(predict_split(net, few, data, config, way), few.labels)
 
 
+def _create(run: RunFolder, config: Config, data: Dataset, posterior: nn.Module) -> None:
+    described = describe(posterior, config.recipe(data))
+    run.create(run.path, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
+
+
 def _finish(
     run: RunFolder, config: Config, data: Dataset, module: Training, plain: nn.Module, seconds: float
 ) -> dict[str, Any]:
-    """Store the trained network, test it, and say how it came about."""
+    """Store the trained network, test it, and write and return its result, which says how it came about."""
+    run.keep_latest_checkpoint()
     net, method = module.net, module.method
     posterior = module.posterior().to(module.trainer.strategy.root_device)  # from which Lightning has moved it away
     write_weights(posterior, run.weights)
-    return {
+    result = {
         "metrics": _evaluate(posterior, config, data, run),
         "parameters": {
             "trained": _count(net),
@@ -150,6 +151,8 @@ def _finish(
         **{key: value for key, value in run.config().items() if key == "trained"},  # a branch, elsewhere
         **provenance(),
     }
+    run.write_result(result)
+    return result
 
 
 class Curves(Callback):
