@@ -23,8 +23,9 @@ from kernelseed.core import (
     priors,
     schedules,
 )
-from kernelseed.methods.method import GradientMethod, Method, likelihood_terms
-from kernelseed.methods.settings import setting
+from kernelseed.methods.method import GradientMethod, Groups, likelihood_terms
+from kernelseed.methods.point import Baseline
+from kernelseed.methods.settings import setting, settings_of
 
 PRIORS: dict[str, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
 SCHEDULES: dict[str, Schedule] = {
@@ -33,9 +34,22 @@ SCHEDULES: dict[str, Schedule] = {
     "blundell": schedules.blundell(),
 }
 
+GERMINATORS = ("mean_germinator", "rho_germinator", "rho_offset")
+"""The names of their parameters."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Variational(GradientMethod):
+class Converted(GradientMethod):
+    """Methods whose network is made of a plain one, trained or not."""
+
+    def plain(self) -> Baseline | None:
+        """The plain network, trained by the same optimizer."""
+        shared = {name: getattr(self, name) for name in settings_of(Baseline)}
+        return Baseline(**shared) if self.keeps_weights else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variational(Converted):
     """What all of them share: a prior, a KL schedule and where sigma starts.
 
     kl     "automatic" is min(1, N / weights); a number is a constant temperature
@@ -70,12 +84,31 @@ def elbo_of(method: Variational, num_data: int) -> ELBO:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seeds(Method):
-    """What the kernel seed networks share: how large their seeds are, and where they start."""
+class Seeds(Converted):
+    """What the kernel seed networks share: how large their seeds are, where they start, and how fast they learn."""
 
     delta: float = setting(0.25, "the share of channels that a seed keeps", above=0, most=1)
     min_rank: int = setting(16, "a floor under a seed's channels", least=1)
     init: str = setting("model", "the start: the model's weights, or the paper's", choices=tuple(INITS))
+    seed_lr: float = setting(1.0, "the learning rate of the seeds, as a factor of lr", least=0)
+    germinator_lr: float = setting(1.0, "the learning rate of the germinators, as a factor of lr", least=0)
+
+    def groups(self, net: nn.Module) -> Groups:
+        """Seeds, germinators, and the rest: BatchNorm, biases."""
+        if self.seed_lr == self.germinator_lr == 1:
+            return super().groups(net)
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in net.named_parameters():
+            groups.setdefault(self._factor(name.rpartition(".")[2]), []).append(parameter)
+        return [{"params": parameters, "lr": factor * self.lr} for factor, parameters in groups.items()]
+
+    def _factor(self, leaf: str) -> float:
+        return self.seed_lr if leaf == "seed" else self.germinator_lr if leaf in GERMINATORS else 1.0
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Unless the paper's start forgets them."""
+        return self.init == "model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +125,7 @@ class BNN(Variational):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FKSN(Seeds, GradientMethod):
+class FKSN(Seeds):
     """The fixed-point kernel seed network: germinated means, no sampling, no KL."""
 
     def build(self, model: nn.Module) -> nn.Module:

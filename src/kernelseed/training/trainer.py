@@ -12,7 +12,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
@@ -23,9 +22,11 @@ from kernelseed.errors import ConfigError, StorageError
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
 from kernelseed.training.inference import predict_split, ways
+from kernelseed.training.loggers import build_logger
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
+from kernelseed.training.warm_start import start_from
 
 
 def train(
@@ -34,14 +35,14 @@ def train(
     *,
     resume: bool = False,
     data_dir: str | Path | None = None,
-    tensorboard: bool = False,
+    logger: str = "csv",
     progress: bool = True,
 ) -> dict[str, Any]:
     """Train, evaluate and write a run folder; returns what its result.json holds.
 
     With `resume`, training goes on from the folder's last checkpoint, and the weights end as if it had never stopped,
     bit by bit, on the same kind of machine and number of threads. The config is the folder's own: give None or the
-    same.
+    same. Every run has its curves in metrics.csv; `logger` sends them to "tensorboard", "wandb" or "mlflow" too.
     """
     run = RunFolder(out)
     if resume:
@@ -51,24 +52,20 @@ def train(
     if config is None:
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
     curves = Curves(run)
-    trainer = _trainer(config, run, curves, tensorboard, progress)
+    trainer = _trainer(config, run, curves, logger, progress)
     begins = trainer.is_global_zero and not resume
     if begins:
         run.require_absent()
     data = config.load_data(data_dir)
     torch.manual_seed(derive_seed("initial weights", config.seed))
     plain = config.build_model(data)
-    method = config.build_method()
-    net = method.build(plain)
+    origin = _warm_start(plain, config, run)
     batches, validation = _batches(config, data, trainer)
+    module = Training(plain, config, num_data=len(data.train), num_steps=_steps_in_epoch(config, batches))
     # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
     if begins:
-        described = describe(method.posterior(net, method.optimizer(net, len(data.train))))
-        RunFolder.create(out, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
-    module = Training(
-        net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip,
-        layout=config.layout,
-    )  # fmt: skip
+        described = {"network": describe(_posterior_to_be(module, plain)), "data": _describe_data(data)}
+        RunFolder.create(out, {**described, "training": config.as_json(), **origin})
     _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
     if module.global_rank != 0:
         return {}
@@ -88,6 +85,34 @@ def _own_config(run: RunFolder, given: Config | None) -> Config:
             "were, or start another run."
         )
     return own
+
+
+def _warm_start(plain: nn.Module, config: Config, run: RunFolder) -> dict[str, Any]:
+    """Fill the plain model, if it is not to start from chance; returns what to keep of where the weights came from."""
+    if config.init_from is None or run.latest_checkpoint():
+        return {}
+    origin = start_from(plain, config.init_from)
+    if run.path.exists() and (before := run.config()["init_from"]) != origin:
+        raise StorageError(
+            f"init_from is {config.init_from!r}, whose SHA-256 is {origin['sha256']} and was {before['sha256']} when "
+            f"{run.path} was started; put the weights back, or start another run."
+        )
+    return {"init_from": origin}
+
+
+def _steps_in_epoch(config: Config, batches: Batches) -> int:
+    steps = -(-len(batches) // config.accumulate)
+    total = config.epochs * steps
+    if config.warmup >= total:
+        raise ConfigError(f"warmup is {config.warmup}, and the run has {total} steps; allowed: warmup < {total}.")
+    return steps
+
+
+def _posterior_to_be(module: Training, plain: nn.Module) -> nn.Module:
+    """A network like the one that the run will leave."""
+    method = module.config.build_method()
+    net = method.build(plain) if module.is_plain else module.net
+    return method.posterior(net, method.build_optimizer(net, module.num_data))
 
 
 def _finish(
@@ -111,7 +136,7 @@ def _finish(
         "seconds": round(seconds, 2),
         "seed": config.seed,
         "config": config.as_json(),
-        **{key: value for key, value in run.config().items() if key == "trained"},  # a branch, elsewhere
+        **{key: value for key, value in run.config().items() if key in ("trained", "init_from")},  # a branch, elsewhere
         **provenance(),
     }
 
@@ -145,10 +170,13 @@ class Curves(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """One more row."""
+        assert isinstance(pl_module, Training)
         self.seconds += time.perf_counter() - self.started
         logged = {key: value.item() for key, value in trainer.callback_metrics.items() if not key.endswith("_step")}
         names = {"loss_epoch": "train_loss", "nll_epoch": "train_nll", "kl_epoch": "train_kl"}
         kept = {names.get(key, key): value for key, value in logged.items() if key not in ("loss", "nll", "kl")}
+        if pl_module.plain_steps:
+            kept["plain"] = float(pl_module.is_plain)
         self.rows.append({"epoch": trainer.current_epoch + 1, **kept, "seconds": round(self.seconds, 3)})
         if trainer.is_global_zero:
             self.run.write_metrics(self.rows)
@@ -202,7 +230,7 @@ def _fit(
         raise KeyboardInterrupt from None
 
 
-def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, progress: bool) -> L.Trainer:
+def _trainer(config: Config, run: RunFolder, curves: Curves, logger: str, progress: bool) -> L.Trainer:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     callbacks: list[Callback] = [
@@ -228,7 +256,7 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, 
             max_epochs=config.epochs,
             callbacks=callbacks,
             plugins=[WholeCheckpoints()],
-            logger=TensorBoardLogger(run.path, name="tensorboard", version="") if tensorboard else False,
+            logger=build_logger(logger, run),
             enable_progress_bar=progress,
             enable_model_summary=False,
             num_sanity_val_steps=0,
