@@ -66,6 +66,8 @@ def train(
     if begins:
         described = {"network": describe(_posterior_to_be(module, plain)), "data": _describe_data(data)}
         RunFolder.create(out, {**described, "training": config.as_json(), **origin})
+    if trainer.logger:
+        trainer.logger.log_hyperparams(config.as_json())
     _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
     if module.global_rank != 0:
         return {}
