@@ -11,7 +11,7 @@ from kinds import generator
 from torch import nn
 
 import kernelseed as ks
-from kernelseed.core.weights import seed_rank
+from kernelseed.core.ranks import seed_rank
 
 shapes = st.tuples(st.integers(1, 7), st.integers(1, 7), st.lists(st.integers(1, 3), max_size=3).map(tuple)).map(
     lambda s: torch.Size((s[0], s[1], *s[2]))

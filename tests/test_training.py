@@ -1,5 +1,6 @@
 """Training: what a run leaves, that it can be killed and resumed, and that many processes train one network."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -37,10 +38,10 @@ def contents(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
 
 
-def start(*arguments, **options):
+def start(*arguments):
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)], env=ENVIRONMENT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
 
 
@@ -48,7 +49,8 @@ def finish(process):
     try:
         out, err = process.communicate(timeout=PATIENCE)
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the other ranks too
     assert process.returncode == 0, err
     return out
 

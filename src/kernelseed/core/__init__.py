@@ -10,7 +10,7 @@ export, storage                     a plain module again; files
 
 from kernelseed.core import likelihoods, priors, schedules
 from kernelseed.core.batchnorm import batch_norms
-from kernelseed.core.conversion import Where, bayesianize, convert, germinate, places
+from kernelseed.core.conversion import Where, bayesianize, convert, places
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
 from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
@@ -23,10 +23,11 @@ from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
 from kernelseed.core.schedules import Moment, Schedule
+from kernelseed.core.seed_networks import germinate
 from kernelseed.core.seeds import derive_seed, generator_for
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
 from kernelseed.core.twin import call_with
-from kernelseed.core.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 
 __all__ = [
     "CHANNELWISE",
@@ -40,6 +41,7 @@ __all__ = [
     "Draw",
     "FixedKernelSeed",
     "Gaussian",
+    "GaussianFactors",
     "GaussianSample",
     "KernelSeed",
     "Likelihood",

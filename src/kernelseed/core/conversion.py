@@ -12,65 +12,37 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from kernelseed.core.network import BayesianModule
-from kernelseed.core.weights import INITS, FixedKernelSeed, KernelSeed, MeanField, WeightDistribution, seed_rank
+from kernelseed.core.weights import MeanField, WeightDistribution, rho_of_share
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 Where = Callable[[str, nn.Parameter], bool]
 
 
-def germinate(
-    model: nn.Module,
-    delta: float = 0.25,
-    *,
-    min_rank: int = 16,
-    rho_offset: float = -5.0,
-    init: str = "model",
-    fixed: bool = False,
-    where: Where | None = None,
+def bayesianize(
+    model: nn.Module, *, rho_offset: float = -5.0, sigma: float | None = None, where: Where | None = None
 ) -> BayesianModule:
-    """A kernel seed network (KSN) from any module; `model` itself is left untouched.
-
-    delta       the share of channels that a seed keeps: C_pip = min(C_f, max(min_rank, ceil(delta * C_f)))
-    min_rank    a floor under C_pip. At the paper's 1 a classifier of ten classes has rank 3 at delta .25
-    rho_offset  where every rho starts; sigma = softplus(rho), so -5 is a sigma of .0067
-    init        "model": the best approximation of the weights you give, exact at delta 1; "glorot": the paper's
-    fixed       FKSN: only the mean, no sampling, KL 0
-    where       where(name, parameter) -> bool chooses among the parameters of two or more axes. By default all but
-                those of normalisation layers, and the magnitudes of `weight_norm`
-
-    >>> net = germinate(nn.Conv2d(64, 128, 3), delta=0.25)
-    >>> net.weights["weight"].moments().mean.shape
-    torch.Size([128, 64, 3, 3])
-    """
-    if not 0 < delta <= 1:
-        raise ArgumentError(f"delta is {delta}; it is the share of channels that a seed keeps: 0 < delta <= 1.")
-    if min_rank < 1:
-        raise ArgumentError(f"min_rank is {min_rank}; a seed needs at least one channel: min_rank >= 1.")
-    if init not in INITS:
-        raise ArgumentError(f"init is {init!r}; allowed are {', '.join(map(repr, INITS))}.")
-    _check_rho_offset(rho_offset)
-
-    def distribution(weight: Tensor) -> WeightDistribution:
-        seed, germinator = INITS[init](weight, seed_rank(weight.shape, delta, min_rank))
-        if fixed:
-            return FixedKernelSeed(seed, germinator, weight.shape)
-        return KernelSeed(seed, germinator, rho_offset, weight.shape)
-
-    return convert(model, distribution, where, least_axes=2)
-
-
-def bayesianize(model: nn.Module, *, rho_offset: float = -5.0, where: Where | None = None) -> BayesianModule:
     """An ordinary mean-field Bayesian network (BNN): a mean, which starts at the model's weight, and a rho each.
 
     By default it converts what `germinate` would; `where(name, parameter)` is asked about every parameter, so
-    biases can be Bayesian too.
+    biases can be Bayesian too. `rho_offset` and `sigma` are those of `germinate`.
 
     >>> net = bayesianize(nn.Linear(20, 30))
     >>> sum(p.numel() for p in net.parameters())
     1230
     """
-    _check_rho_offset(rho_offset)
-    return convert(model, lambda weight: MeanField(weight, rho_offset), where, least_axes=2 if where is None else 1)
+    start = sigma_start(rho_offset, sigma)
+    return convert(model, lambda weight: MeanField(weight, start(weight)), where, least_axes=2 if where is None else 1)
+
+
+def sigma_start(rho_offset: float, sigma: float | None) -> Callable[[Tensor], float]:
+    """Where a weight's rho starts: at the offset, or where sigma is a share of the weight's root mean square."""
+    if not math.isfinite(rho_offset):
+        raise ArgumentError(f"rho_offset is {rho_offset}; it must be finite: sigma starts at log(1 + exp(rho_offset)).")
+    if sigma is None:
+        return lambda weight: rho_offset
+    if not (sigma > 0 and math.isfinite(sigma)):
+        raise ArgumentError(f"sigma is {sigma}; it is a share of a weight's root mean square, such as 0.05: above 0.")
+    return lambda weight: float(rho_of_share(weight, sigma))
 
 
 def convert(
@@ -86,6 +58,23 @@ def convert(
     >>> list(net.weights)
     ['weight']
     """
+    chosen = choose_parameters(model, where, least_axes)
+    return assemble(model, chosen, {name: distribution(parameter.detach()) for name, (parameter, _) in chosen.items()})
+
+
+Chosen = dict[str, tuple[nn.Parameter, list[str]]]
+
+
+def assemble(model: nn.Module, chosen: Chosen, weights: dict[str, WeightDistribution]) -> BayesianModule:
+    """The Bayesian network of these distributions, one for each chosen parameter."""
+    for name, (parameter, _) in chosen.items():
+        weights[name].requires_grad_(parameter.requires_grad)
+    aliases = {alias: name for name, (_, names) in chosen.items() for alias in names[1:]}
+    return BayesianModule(_skeleton(model, chosen), weights, aliases)
+
+
+def choose_parameters(model: nn.Module, where: Where | None, least_axes: int = 2) -> Chosen:
+    """The parameters that would be converted, by name, with all names of the places that hold them."""
     _require_plain(model)
     candidates = {
         names[0]: (parameter, names)
@@ -101,11 +90,7 @@ def convert(
             f"{asked} matches no parameter of {type(model).__name__}, so nothing would be Bayesian. "
             f"Parameters of {least_axes} or more axes that it could match: {there}."
         )
-    weights = {name: distribution(parameter.detach()) for name, (parameter, _) in chosen.items()}
-    for name, (parameter, _) in chosen.items():
-        weights[name].requires_grad_(parameter.requires_grad)
-    aliases = {alias: name for name, (_, names) in chosen.items() for alias in names[1:]}
-    return BayesianModule(_skeleton(model, chosen), weights, aliases)
+    return chosen
 
 
 def places(model: nn.Module) -> dict[int, tuple[nn.Parameter, list[str]]]:
@@ -156,12 +141,7 @@ def _require_plain(model: nn.Module) -> None:
         )
 
 
-def _check_rho_offset(rho_offset: float) -> None:
-    if not math.isfinite(rho_offset):
-        raise ArgumentError(f"rho_offset is {rho_offset}; it must be finite: sigma starts at log(1 + exp(rho_offset)).")
-
-
-def _skeleton(model: nn.Module, chosen: dict[str, tuple[nn.Parameter, list[str]]]) -> nn.Module:
+def _skeleton(model: nn.Module, chosen: Chosen) -> nn.Module:
     """A copy of the model whose chosen parameters are None; they are not copied on the way."""
     nothing = nn.Parameter(torch.empty(0))
     skeleton = deep_copy(model, {id(parameter): nothing for parameter, _ in chosen.values()})

@@ -23,6 +23,23 @@ class Prior(Protocol):
         ...
 
 
+class Decoded(Protocol):
+    """What a weight distribution is decoded to, so that many draws share the work."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every draw is the mean."""
+        ...
+
+    def sample(self, noise: Noise) -> Sample:
+        """Draw once."""
+        ...
+
+    def at_mean(self) -> Sample:
+        """The mean, as a sample."""
+        ...
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Half precision is for storage and matrix products; densities and softplus are taken in float32."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -84,6 +101,11 @@ class Gaussian:
         """The mean, as a sample."""
         return GaussianSample(self.mean, self, None)
 
+    @property
+    def fixed(self) -> bool:
+        """Whether every draw is the mean."""
+        return self.std is None
+
     def normal(self, noise: Noise) -> Tensor:
         """Standard normals in the weight's own shape."""
         assert self.std is not None
@@ -95,6 +117,8 @@ class Gaussian:
 
 def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
     """Decodes later as it would now: with a graph or without, and out of the reach of checkpointing that is on then."""
+    if torch.compiler.is_compiling():  # where nothing is asked for later
+        return decode
     with_graph = torch.is_grad_enabled()
 
     def decode_later() -> Gaussian:
@@ -133,7 +157,19 @@ class Sample:
     @property
     def fixed(self) -> bool:
         """Whether the weight has no distribution, and so no KL."""
-        return self.source.std is None
+        return self.source.fixed
+
+    @property
+    def num_weights(self) -> int:
+        """How many random numbers it has a KL for."""
+        return 0 if self.fixed else self.value.numel()
+
+    def values_only(self) -> Sample:
+        """The same weight as a plain value: no graph, no KL, and laid out for many calls."""
+        value = self.value.detach()
+        # A mean may be the parameter itself, which training goes on to change.
+        value = value.clone(memory_format=torch.contiguous_format) if self.noise is None else value.contiguous()
+        return Gaussian(value, None).at_mean()
 
     def kl(self, prior: Prior) -> Tensor:
         """The KL divergence's estimate from this sample, summed over its weights."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, Prior, Sample
+from kernelseed.core.distributions import Decoded, Prior, Sample
 from kernelseed.core.noise import Noise
 from kernelseed.core.twin import call_with
 from kernelseed.core.weight_tree import WeightTree
@@ -54,12 +54,11 @@ class Draw:
     @property
     def num_weights(self) -> int:
         """How many weights have a distribution, and so a share in the KL."""
-        return sum(s.value.numel() for s in self.samples.values() if not s.fixed)
+        return sum(sample.num_weights for sample in self.samples.values())
 
     def weights_only(self) -> Draw:
         """The same weights as plain values: no graph, no KL, no memory for either, and laid out for many calls."""
-        values = {name: sample.value.detach().contiguous() for name, sample in self.samples.items()}
-        return replace(self, samples={name: Gaussian(value, None).at_mean() for name, value in values.items()})
+        return replace(self, samples={name: sample.values_only() for name, sample in self.samples.items()})
 
     def _everywhere(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return tensors | {alias: tensors[name] for alias, name in self.aliases.items()}
@@ -116,7 +115,7 @@ class Posterior:
     """Every weight decoded once, to be drawn from many times. A generator gives the draw that the network gives."""
 
     skeleton: nn.Module
-    decoded: Mapping[str, Gaussian]
+    decoded: Mapping[str, Decoded]
     aliases: Mapping[str, str]
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:

@@ -116,7 +116,7 @@ def make_draws(net: Member, samples: int, seed: int, member: int = 0) -> list[Dr
         return [net]
     if isinstance(net, BayesianModule):
         posterior = net.posterior()
-        if samples == 0 or all(gaussian.std is None for gaussian in posterior.decoded.values()):
+        if samples == 0 or all(decoded.fixed for decoded in posterior.decoded.values()):
             return [posterior.mean().weights_only()]
         generator = generator_for("prediction", seed, member)
         return [posterior.draw(generator).weights_only() for _ in range(samples)]

@@ -15,11 +15,11 @@ from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
 from kernelseed.core.files import read_json, to_json, whole_or_nothing, write_text
 from kernelseed.core.network import BayesianModule
-from kernelseed.core.weights import FixedKernelSeed, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed)
+OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed, GaussianFactors)
 
 
 def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:

@@ -1,9 +1,18 @@
 """Weight distributions: one class in one file."""
 
 from kernelseed.core.weights.base import WeightDistribution
-from kernelseed.core.weights.factors import INITS, seed_rank
+from kernelseed.core.weights.factors import INITS
 from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
+from kernelseed.core.weights.gaussian_factors import GaussianFactors, rho_of_share
 from kernelseed.core.weights.kernel_seed import KernelSeed
 from kernelseed.core.weights.mean_field import MeanField
 
-__all__ = ["INITS", "FixedKernelSeed", "KernelSeed", "MeanField", "WeightDistribution", "seed_rank"]
+__all__ = [
+    "INITS",
+    "FixedKernelSeed",
+    "GaussianFactors",
+    "KernelSeed",
+    "MeanField",
+    "WeightDistribution",
+    "rho_of_share",
+]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, Sample
+from kernelseed.core.distributions import Decoded, Gaussian, Sample
 from kernelseed.core.noise import Noise
 
 
@@ -45,7 +45,7 @@ class WeightDistribution(nn.Module, ABC):
         """The posterior mean, as a sample."""
         return self.decoded().at_mean()
 
-    def decoded(self) -> Gaussian:
+    def decoded(self) -> Decoded:
         """What many draws are made from, with the work that they share done once."""
         return self.moments()
 

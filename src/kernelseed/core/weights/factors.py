@@ -12,13 +12,6 @@ from kernelseed.core.distributions import at_least_float32
 from kernelseed.fast import unfold
 
 
-def seed_rank(shape: torch.Size, delta: float, min_rank: int) -> int:
-    """C_pip = min(C_f, max(min_rank, ceil(delta * C_f)))."""
-    narrow = min(shape[:2])
-    # delta * C_f may miss a whole number by a rounding: .07 * 100 is 7.000000000000001, not 8 channels.
-    return min(narrow, max(min_rank, math.ceil(delta * narrow - 1e-9)))
-
-
 def _seed_shape(shape: torch.Size, rank: int) -> tuple[int, ...]:
     return (rank, max(shape[:2]), *shape[2:])
 

@@ -1,0 +1,164 @@
+"""Gaussians on the factors: a weight that is the product of a random germinator and a random seed."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.core.distributions import (
+    Gaussian,
+    Prior,
+    Sample,
+    as_when_drawn,
+    at_least_float32,
+    inverse_softplus,
+)
+from kernelseed.core.noise import Noise
+from kernelseed.core.weights.base import WeightDistribution
+from kernelseed.core.weights.factors import blank_factors
+from kernelseed.core.weights.fixed_kernel_seed import FactorSample
+from kernelseed.errors import ArgumentError
+from kernelseed.fast import ProductWeight, fold, germinate_matrix, is_transposed
+
+
+class GaussianFactors(WeightDistribution):
+    """The seed and the germinator are Gaussians, and the weight is their product (Singular BNN, 2026).
+
+    A draw is itself a low-rank weight, so it runs as two thin layers. The KL is the factors'. Every number has a rho of
+    its own, or, with `by_channel`, every channel of the seed and every column of the germinator has one.
+    """
+
+    rank: int
+
+    def __init__(
+        self, seed: Tensor, mean_germinator: Tensor, shape: torch.Size, *, by_channel: bool = False, sigma: float = 0.05
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.rank = len(seed)
+        self.by_channel = by_channel
+        self.seed = nn.Parameter(seed)
+        self.mean_germinator = nn.Parameter(mean_germinator)
+        channels = (self.rank, *(1 for _ in seed.shape[1:])), (1, self.rank)
+        shapes = channels if by_channel else (seed.shape, mean_germinator.shape)
+        self.seed_rho, self.germinator_rho = (
+            nn.Parameter(rho_of_share(factor, sigma).expand(each).clone())
+            for factor, each in zip((seed, mean_germinator), shapes, strict=True)
+        )
+
+    def decoded(self) -> FactorGaussians:
+        """The Gaussians of the two factors."""
+        return FactorGaussians(
+            Gaussian.from_rho(self.mean_germinator, self.germinator_rho.expand_as(self.mean_germinator)),
+            Gaussian.from_rho(self.seed, self.seed_rho.expand_as(self.seed)),
+            self.shape,
+        )
+
+    def moments(self) -> Gaussian:
+        """The exact mean and standard deviation of each weight. Weights of one layer are not independent."""
+        return self.decoded().moments()
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """The means of the germinator and of the seed."""
+        return self.mean_germinator, self.seed
+
+    def spec(self) -> dict[str, Any]:
+        """Its shape and rank, and how many rhos it has."""
+        return {"shape": list(self.shape), "rank": self.rank, "by_channel": self.by_channel}
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> GaussianFactors:
+        """See `WeightDistribution.from_spec`."""
+        shape = torch.Size(spec["shape"])
+        return cls(*blank_factors(shape, spec["rank"]), shape, by_channel=spec["by_channel"])
+
+
+def rho_of_share(tensor: Tensor, share: float) -> Tensor:
+    """The rho whose sigma is this share of the tensor's root mean square."""
+    root_mean_square = at_least_float32(tensor.detach()).square().mean().sqrt()
+    return inverse_softplus((share * root_mean_square).clamp_min(1e-6)).to(tensor.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGaussians:
+    """A germinator's Gaussian and a seed's, to draw products from."""
+
+    germinator: Gaussian
+    seed: Gaussian
+    shape: torch.Size
+    fixed = False
+
+    def sample(self, noise: Noise) -> Sample:
+        """Both factors, each with a part of the noise."""
+        return ProductSample(self.germinator.sample(noise.for_part(0)), self.seed.sample(noise.for_part(1)), self.shape)
+
+    def at_mean(self) -> Sample:
+        """The product of the means."""
+        return ProductSample(self.germinator.at_mean(), self.seed.at_mean(), self.shape)
+
+    def moments(self) -> Gaussian:
+        """Of a sum of products of independent numbers: Var[g s] = E[g]^2 Var[s] + Var[g] E[s^2]."""
+        assert self.germinator.std is not None
+        assert self.seed.std is not None
+        g, s = at_least_float32(self.germinator.mean).square(), at_least_float32(self.seed.mean).square()
+        dg, ds = self.germinator.std.square(), self.seed.std.square()
+        variance = germinate_matrix(g, ds) + germinate_matrix(dg, s + ds)
+        mean = germinate_matrix(self.germinator.mean, self.seed.mean)
+        std = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+        return Gaussian(fold(mean, self.shape), fold(std, self.shape), swapped=is_transposed(self.shape))
+
+
+class ProductSample(Sample):
+    """A drawn germinator times a drawn seed: it runs as two thin layers where that is cheaper."""
+
+    noise = None
+    fixed = False
+
+    def __init__(self, germinator: Sample, seed: Sample, shape: torch.Size) -> None:
+        self.germinator, self.seed, self.shape = germinator, seed, shape
+        self._multiplied_out = as_when_drawn(self._multiply_out)
+
+    def _multiply_out(self) -> Gaussian:
+        return Gaussian(fold(germinate_matrix(self.germinator.value, self.seed.value), self.shape), None)
+
+    @functools.cached_property
+    def value(self) -> Tensor:
+        """The dense weight."""
+        return self._multiplied_out().mean
+
+    @property
+    def source(self) -> Gaussian:
+        """The moments of the product, which is not a Gaussian."""
+        return FactorGaussians(self.germinator.source, self.seed.source, self.shape).moments()
+
+    @property
+    def operand(self) -> Tensor:
+        """The factors, and the product should that be cheaper."""
+        # Compiled and functionally transformed code knows plain tensors only, and no cached property.
+        if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+            return self._multiply_out().mean
+        return ProductWeight.of(self.germinator.value, self.seed.value, self.shape, lambda: self.value)
+
+    @property
+    def num_weights(self) -> int:
+        """The numbers that are random: those of the factors."""
+        return self.germinator.num_weights + self.seed.num_weights
+
+    def kl(self, prior: Prior) -> Tensor:
+        """The sum over both factors."""
+        return self.germinator.kl(prior) + self.seed.kl(prior)
+
+    def log_prob(self) -> Tensor:
+        """A product's density is not known."""
+        raise ArgumentError("a product of Gaussians has no density in closed form; its KL is that of its factors.")
+
+    def values_only(self) -> Sample:
+        """The factors as plain values."""
+        germinator, seed = (factor.value.detach() for factor in (self.germinator, self.seed))
+        return FactorSample(
+            germinator, seed, self.shape, lambda: Gaussian(fold(germinate_matrix(germinator, seed), self.shape), None)
+        )
