@@ -459,14 +459,13 @@ def stub_mlflow(monkeypatch):
         def get_run(self, run_id):
             return None
 
+    context = types.SimpleNamespace(registry=types.SimpleNamespace(resolve_tags=lambda tags: tags))
     for name, module in {
         "mlflow": types.SimpleNamespace(set_tracking_uri=lambda uri: None),
-        "mlflow.tracking": types.SimpleNamespace(MlflowClient=Client),
+        "mlflow.tracking": types.SimpleNamespace(MlflowClient=Client, context=context),
         "mlflow.entities": types.SimpleNamespace(Metric=dict, Param=dict),
         "mlflow.utils": types.ModuleType("mlflow.utils"),
         "mlflow.utils.mlflow_tags": types.SimpleNamespace(MLFLOW_RUN_NAME="name"),
-        "mlflow.tracking.context": types.ModuleType("mlflow.tracking.context"),
-        "mlflow.tracking.context.registry": types.SimpleNamespace(resolve_tags=lambda tags: tags),
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(lightning.pytorch.loggers.mlflow, "_MLFLOW_AVAILABLE", True)
