@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint format bench docs results clean
+.PHONY: setup demo test lint format bench faults docs results clean
 
 setup: $(READY)
 
@@ -34,6 +34,10 @@ format: $(READY)
 bench: $(READY)
 	-$(BIN)/python -m pip install --quiet --no-deps bayesian-torch torchbayesian ivon-opt
 	$(BIN)/python benchmarks/bench.py
+
+# A hundred kills, and full disks: about ten minutes. As root it mounts small disks; else it does without them.
+faults: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/faults.py --kills 100 --out results/faults.json
 
 docs: $(READY)
 	$(BIN)/python docs/build.py

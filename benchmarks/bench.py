@@ -1,8 +1,8 @@
 """make bench: this library's speed, memory and size against the plain network and its peers.
 
-Times are ratios to the plain network, measured in turns in one process: each round runs every subject once, and a
-subject's number is the median over rounds of its time divided by the plain network's in the same round. Results go to
-benchmarks/results/<name>.json with versions and the processor's name.
+All subjects take turns in one process: each round runs every subject once. The ratio of a subject is the median over
+rounds of its time divided by the time of the plain network in the same round. Results go to
+benchmarks/results/<name>.json with versions and the name of the processor.
 
     python benchmarks/bench.py [--rounds 15] [--out benchmarks/results/bench.json] [--only steps,predict,...]
 """
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# glibc gives large blocks back to the system and takes page faults to have them again; keep them instead.
+# glibc would return large blocks to the system, and page faults would get them back.
 MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": "10000000000",
     "MALLOC_MMAP_THRESHOLD_": "10000000000",
@@ -43,7 +43,7 @@ console = Console()
 
 
 def rounds(named, count, title):
-    """Median milliseconds of each, and the median of its ratio to the first within a round."""
+    """The median milliseconds of each subject, and the median of its ratio to the first one in the same round."""
     for run in named.values():
         run()
     times = {name: [] for name in named}
@@ -63,7 +63,7 @@ def rounds(named, count, title):
 
 
 def present(makers, x, y):
-    """Those subjects whose package is installed; the others are named."""
+    """The subjects whose package is installed; the names of the others are printed."""
     found = {}
     for name, make in makers.items():
         try:
@@ -87,14 +87,14 @@ def steps(count):
 
 
 def taps(count):
-    """Training steps with and without the work on padding, and with channels last."""
+    """Training steps with and without the taps that see only padding, and with channels last."""
     x, y = subjects.batch()
     last = x.to(memory_format=torch.channels_last)
     named = {}
     for name, step in (("plain", subjects.plain), ("KSN .25", subjects.ksn), ("BNN", subjects.bnn)):
         named[name], named[f"{name}, trimmed"] = step(x, y), step(x, y, trimmed=True)
         named[f"{name}, trimmed, channels last"] = step(last, y, trimmed=True)
-    return rounds(named, count, "small pictures")
+    return rounds(named, count, "small images")
 
 
 def steps_bf16(count):
@@ -107,12 +107,12 @@ def steps_bf16(count):
     }
     start = time.perf_counter()
     named["plain"]()
-    # A processor without bfloat16 units takes half a minute a step; one round says as much as many.
+    # A processor without bfloat16 units takes half a minute per step; one round is enough there.
     return rounds(named, 1 if time.perf_counter() - start > 5 else count, "training steps, bf16")
 
 
 def floor(count):
-    """The matrix products of germination alone, forward and backward: what no arrangement of the rest can avoid."""
+    """The matrix products of germination alone, forward and backward: a lower bound on the cost of a draw."""
     x, y = subjects.batch()
 
     def products(delta):
@@ -143,7 +143,7 @@ PIECES = {
 
 
 def profile(count):
-    """Milliseconds of a training step by what they are spent on: plain, KSN .25 by plain operations, and as it is."""
+    """Milliseconds of a training step by kind of work: plain, KSN .25 with plain operations, and KSN .25 as it is."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorded
 
@@ -167,7 +167,7 @@ def profile(count):
 
 
 def predict(count):
-    """Ten draws over 2,000 images against ten plain passes."""
+    """Ten draws over 2,000 images, compared with ten plain passes."""
     x, _ = subjects.batch(2000)
     plain = subjects.model().eval()
     net = ks.germinate(plain, 0.25)
@@ -183,7 +183,7 @@ def predict(count):
 
 
 def factorised(count):
-    """One forward of the factorised mean against the plain network's."""
+    """One forward pass of the factorised mean, compared with the plain network."""
     plain = subjects.model().eval()
     thin = ks.factorise(ks.germinate(plain, 0.25)).eval()
     found = {}
@@ -204,7 +204,7 @@ def factorised(count):
 
 
 def single_profile(count):
-    """One image: calls of convolutions, milliseconds in them, and milliseconds in all else."""
+    """One image: the number of convolutions, the milliseconds in them, and the milliseconds in everything else."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorded
 
@@ -217,7 +217,7 @@ def single_profile(count):
                 for _ in range(20):
                     net(x)
         events = record.key_averages()
-        # For one image torch takes a matrix product instead of oneDNN where it thinks that it is faster.
+        # For one image torch replaces some convolutions of oneDNN by matrix products.
         inside = [event for event in events if "conv" in event.key or event.key in ("aten::mm", "aten::addmm")]
         spent = sum(event.self_cpu_time_total for event in inside)
         found[name] = {
@@ -229,10 +229,10 @@ def single_profile(count):
 
 
 def _peak(code):
-    """Peak resident megabytes of a fresh process that trains for three steps, less those before the network."""
+    """Peak resident megabytes of a new process that trains for three steps, minus the peak before the network."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import subjects, torch\n"
-        # Not getrusage: its peak is inherited from the process that started this one.
+        # Not getrusage, whose peak is inherited from the parent process.
         "peak = lambda: int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024\n"
         "x, y = subjects.batch(); torch.randn(64, 64) @ torch.randn(64, 64); before = peak()\n"
         f"step = {code}\nfor _ in range(3):\n    step()\nprint(peak() - before)"
@@ -262,7 +262,7 @@ def memory(count):
 
 
 def size(count):
-    """A saved network on disk against the plain network's."""
+    """The size of a saved network, compared with the plain network."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, net in {"plain": subjects.model(), "KSN .25": ks.germinate(subjects.model(), 0.25)}.items():
@@ -272,7 +272,7 @@ def size(count):
 
 
 def imports(count):
-    """Seconds to import, in fresh processes."""
+    """The time of an import, in new processes."""
 
     def run(package):
         return lambda: subprocess.run([sys.executable, "-c", f"import {package}"], check=True)
@@ -281,7 +281,7 @@ def imports(count):
 
 
 def scaling(count):
-    """Milliseconds a step against batch size, delta, width and draws, each with the plain network beside it."""
+    """Milliseconds per step against batch size, delta, width and draws, each with the plain network."""
     found = {}
     for amount in (16, 32, 64, 128, 256):
         x, y = subjects.batch(amount)

@@ -1,7 +1,7 @@
-"""What the noise costs: a KSN .25 training step, and beside it the normals that the step needs, made in three ways.
+"""The cost of the noise: a KSN .25 training step, and the normals that the step needs, made in three ways.
 
-A step makes the noise of every weight twice: once for the draw, once more for its gradient. Measured in turns in one
-process, as in bench.py: medians in milliseconds, and as a share of the step in the same round. Writes nothing.
+A step makes the noise of every weight twice: for the draw and for its gradient. All subjects take turns in one process,
+as in bench.py. It prints medians in milliseconds and as a share of the step in the same round, and writes no file.
 
     python benchmarks/noise.py [--rounds 15]
 """

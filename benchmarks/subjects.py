@@ -1,4 +1,4 @@
-"""What is measured: one training step each, of this library's networks and of its peers'."""
+"""The subjects of the benchmark: training steps of this library's networks and of other libraries'."""
 
 import copy
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Step = Callable[[], None]
 
 
 def batch(size=128):
-    """Images as of MNIST, and labels."""
+    """Random images in the shape of MNIST, and labels."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(size, 1, 28, 28, generator=generator), torch.randint(0, 10, (size,), generator=generator)
 
@@ -56,7 +56,7 @@ def bnn(x, y, trimmed=False) -> Step:
     return bayesian(ks.bayesianize(model(trimmed=trimmed)), x, y)
 
 
-# --- peers, as their own documentation uses them -----------------------------------------------------------------
+# --- other libraries, used as in their documentation -------------------------------------------------------------
 
 
 def bayesian_torch(x, y, kind="Reparameterization") -> Step:

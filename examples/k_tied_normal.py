@@ -2,7 +2,7 @@
 
     python examples/k_tied_normal.py; pytest examples/k_tied_normal.py
 
-Every weight has a mean; the standard deviations are a matrix of rank k. It trains, saves, loads, keeps the contract.
+Every weight has a mean; the standard deviations are a matrix of rank k. It trains, saves, loads and passes the suite.
 """
 
 import tempfile

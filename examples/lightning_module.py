@@ -2,7 +2,7 @@
 
     python examples/lightning_module.py
 
-The ELBO's weight of the KL depends on the step here, a warm-up; Lightning counts the steps.
+The KL weight has a warm-up here, so it depends on the step; Lightning counts the steps.
 """
 
 import lightning as L

@@ -2,7 +2,7 @@
 
     python examples/plain_loop.py
 
-Handwritten digits from scikit-learn; trains for some seconds and prints the loss terms and a line of metrics.
+It trains on scikit-learn's handwritten digits for a few seconds and prints the loss terms and a line of metrics.
 """
 
 import torch

@@ -2,8 +2,8 @@
 
     python examples/transformers_model.py
 
-The model is tiny and the sentences are made up: class 1 if the word "7" comes before the word "3". A pretrained model
-converts in the same line; its weights are then where the posterior starts.
+The model is tiny and the sentences are random: class 1 if the word "7" comes before the word "3". A pretrained model is
+converted in the same way; the posterior then starts at its weights.
 """
 
 import torch

@@ -28,7 +28,7 @@ from kernelseed.data import downloads as files
 from kernelseed.data.dataset import channel_statistics
 from kernelseed.data.downloads import Source
 from kernelseed.data.formats import read_cifar
-from kernelseed.errors import ArgumentError, DataError, MissingPackageError
+from kernelseed.errors import ArgumentError, DataError, MissingPackageError, StorageError
 
 NAMES = ["digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"]
 
@@ -585,7 +585,7 @@ def test_no_network_says_what_to_put_where(served_mnist, tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_said_so(served_mnist, tmp_path):
     blocked = write(tmp_path / "a file", b"")
-    with pytest.raises(DataError, match=r"can't be downloaded .*Not a directory"):
+    with pytest.raises(StorageError, match=r"can't make the folder .*: Not a directory: choose a folder that exists"):
         data.fetch("mnist", blocked)
 
 

@@ -78,7 +78,7 @@ def test_transformers_model(tmp_path):
 
 
 def test_regression_bands(tmp_path):
-    out = run("regression_bands", tmp_path, tmp_path / "picture.png")
+    out = run("regression_bands", tmp_path, tmp_path / "figure.png")
     epistemic, aleatoric = (
         {place: number(rf"{place} +.*{kind} (\d\S+)", out) for place in ("data", "gap", "outside")}
         for kind in ("epistemic", "aleatoric")
@@ -89,8 +89,8 @@ def test_regression_bands(tmp_path):
     # Averaged over draws that differ in their noise too, it comes out somewhat larger: right to a factor of two.
     assert 0.0128 < aleatoric["data"] < 0.0512
     assert aleatoric["data"] > epistemic["data"]
-    with Image.open(tmp_path / "picture.png") as picture:
-        picture.load()
-        assert picture.width >= 1000
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 100
+    with Image.open(tmp_path / "figure.png") as image:
+        image.load()
+        assert image.width >= 1000
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 100
     assert not (tmp_path / "bands.png").exists()

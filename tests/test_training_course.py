@@ -459,7 +459,7 @@ def stub_mlflow(monkeypatch):
         def get_run(self, run_id):
             return None
 
-    context = types.SimpleNamespace(registry=types.SimpleNamespace(resolve_tags=lambda tags: tags))
+    context = types.SimpleNamespace()
     for name, module in {
         "mlflow": types.SimpleNamespace(set_tracking_uri=lambda uri: None),
         "mlflow.tracking": types.SimpleNamespace(MlflowClient=Client, context=context),

@@ -1,14 +1,14 @@
-"""What a user can put right. Every message says what it is, what is allowed, and what to do.
+"""Errors that a user can fix. Every message says what is wrong, what is allowed and what to do.
 
-All of them are a `KernelseedError`, and each derives from the built-in error that people catch. The command prints
-them as one line; any other exception is a bug of ours and shows its traceback.
+All derive from `KernelseedError`, and each also from the built-in error that people catch. The command prints them as
+one line; any other exception is a bug in this library and shows its traceback.
 """
 
 from __future__ import annotations
 
 
 class KernelseedError(Exception):
-    """The base of all errors that a user can put right."""
+    """The base class of all errors that a user can fix."""
 
 
 class ArgumentError(KernelseedError, ValueError):
@@ -28,15 +28,19 @@ class NonFiniteError(KernelseedError, FloatingPointError):
 
 
 class DataError(KernelseedError, ValueError):
-    """Data that is missing, damaged or not what it should be."""
+    """Data that is missing, damaged or of the wrong form."""
 
 
 class StorageError(KernelseedError, OSError):
     """A file that can't be read or written."""
 
 
+class StoppedError(KernelseedError, RuntimeError):
+    """A training that stopped before its end for a reason outside of it; it can be resumed."""
+
+
 class PathExistsError(StorageError, FileExistsError):
-    """A file or folder that stands where a new one would be written."""
+    """A file or folder that exists where a new one would be written."""
 
 
 class MissingPackageError(KernelseedError, ImportError):
@@ -44,4 +48,4 @@ class MissingPackageError(KernelseedError, ImportError):
 
 
 class GraphError(KernelseedError, RuntimeError):
-    """A use of the autograd graph that gradients can't follow."""
+    """A use of the autograd graph for which gradients can't be computed."""

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.show import console, narrow_table, print_json, say
-from kernelseed.core import write_text
+from kernelseed.core import make_folder, write_text
 from kernelseed.errors import MissingPackageError
 from kernelseed.reproduction import (
     DATA,
@@ -103,7 +103,7 @@ def _write(shown: Table, folder: Path) -> None:
     """The table as it stands, in both of its files."""
     claims = ("## The paper's conclusions", claims_markdown([shown]))
     page = "\n\n".join((f"# {shown.title}", table_markdown(shown), *claims, notes_markdown(shown))) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, text in zip(TABLES, (page, table_latex(shown)), strict=True):
         write_text(folder / name, text)
 

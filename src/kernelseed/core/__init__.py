@@ -1,7 +1,7 @@
-"""The core: distributions, weights, networks, and what one does with them. It needs torch alone.
+"""The core: distributions, weights, networks, training losses and prediction. It needs only torch.
 
-distributions, noise, priors        values: a Gaussian, a sample that knows its KL, where noise comes from
-weights                             MeanField, KernelSeed, FixedKernelSeed: they draw themselves
+distributions, noise, priors        values: a Gaussian, a sample with its KL, the noise of a draw
+weights                             MeanField, KernelSeed, FixedKernelSeed: what is learned
 network, twin, conversion           skeleton + weights; a draw is a value
 likelihoods, schedules, objective   the loss
 prediction, predictive              averages over draws
@@ -14,7 +14,17 @@ from kernelseed.core.conversion import Where, bayesianize, convert, places
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
 from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
-from kernelseed.core.files import read_json, whole_or_nothing, write_json, write_text
+from kernelseed.core.files import (
+    disk_file,
+    lock_folder,
+    make_folder,
+    read_json,
+    remove_abandoned,
+    whole_folder,
+    whole_or_nothing,
+    write_json,
+    write_text,
+)
 from kernelseed.core.likelihoods import Likelihood
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
@@ -65,21 +75,26 @@ __all__ = [
     "convert",
     "derive_seed",
     "describe",
+    "disk_file",
     "factorise",
     "generator_for",
     "germinate",
     "inverse_softplus",
     "likelihoods",
     "load",
+    "lock_folder",
     "make_draws",
+    "make_folder",
     "places",
     "predict",
     "priors",
     "read_json",
     "read_weights",
+    "remove_abandoned",
     "save",
     "schedules",
     "softplus",
+    "whole_folder",
     "whole_or_nothing",
     "write_json",
     "write_text",

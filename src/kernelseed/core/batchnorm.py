@@ -1,4 +1,4 @@
-"""BatchNorm for draws: running statistics gathered over many draws fit none of them, so re-estimate them."""
+"""BatchNorm for draws. Running statistics are averages over many draws and fit none of them, so re-estimate them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from kernelseed.errors import ArgumentError
 
 
 def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
@@ -22,23 +24,30 @@ def estimate_statistics(
 ) -> dict[str, Tensor]:
     """BatchNorm buffers that are plain averages over the batches.
 
-    `run(buffers, batch)` must run the module with these buffers in place of its own, which are not touched.
+    `run(buffers, batch)` must run the module with these buffers instead of its own, which are not changed.
     """
     layers = batch_norms(module)
     buffers: dict[str, Tensor] = {}
     for name, layer in layers.items():
         for key, value in layer.named_buffers(recurse=False):
-            # From zero: with momentum None the first batch replaces the start altogether.
+            # From zero: with momentum None the first batch replaces the initial value completely.
             buffers[f"{name}.{key}" if name else key] = torch.zeros_like(value)
     with _averaging(list(layers.values())):
         for batch in batches:
-            run(buffers, batch)
+            try:
+                run(buffers, batch)
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise ArgumentError(
+                    "update_bn has a batch of one example, which has no variance; give at least two examples a batch."
+                ) from None
     return buffers
 
 
 @contextmanager
 def _averaging(layers: list[_BatchNorm]) -> Iterator[None]:
-    """Train mode and cumulative averages for these layers alone, and back whatever happens."""
+    """Train mode and cumulative averages for these layers only; both are restored at the end, also after an error."""
     before = [(layer.training, layer.momentum) for layer in layers]
     try:
         for layer in layers:

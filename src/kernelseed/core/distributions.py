@@ -1,4 +1,4 @@
-"""Distributions as values: a Gaussian to draw weights from, and a sample that knows its KL."""
+"""Distributions as values: a Gaussian to draw weights from, and a sample that can compute its KL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kernelseed.fast import LOG_SQRT_2PI, one_pass
 
 
 class Prior(Protocol):
-    """What a prior over weights has to offer."""
+    """The interface of a prior over weights."""
 
     def kl(self, sample: Sample) -> Tensor:
-        """The KL divergence's estimate from one sample, summed over its weights."""
+        """The estimate of the KL divergence from one sample, summed over its weights."""
         ...
 
 
@@ -41,21 +41,21 @@ class Decoded(Protocol):
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Half precision is for storage and matrix products; densities and softplus are taken in float32."""
+    """Convert half precision to float32, in which densities and softplus are computed."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def softplus(rho: Tensor) -> Tensor:
-    """log(1 + exp(rho)), never exactly zero: a weight must not lose its variance to rounding."""
+    """log(1 + exp(rho)), but never exactly zero, so that rounding does not remove the variance of a weight."""
     rho = at_least_float32(rho)
     # torch's default threshold of 20 is exact in float32 only.
     return F.softplus(rho, threshold=40.0).clamp_min(torch.finfo(rho.dtype).tiny)
 
 
 def log_softplus(rho: Tensor) -> Tensor:
-    """log softplus(rho), with the right value and slope where softplus itself underflows."""
+    """log softplus(rho), with the right value and slope also where softplus underflows."""
     rho = at_least_float32(rho)
-    # Below the knee softplus(rho) = exp(rho) to the last bit, so its logarithm is rho itself.
+    # Below the knee softplus(rho) = exp(rho) to the last bit, so its logarithm is rho.
     knee = -36.0 if rho.dtype == torch.float64 else -16.0
     return torch.where(rho < knee, rho, softplus(rho.clamp_min(knee)).log())
 
@@ -68,7 +68,7 @@ def inverse_softplus(std: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """Independent normal weights. `std=None` is a fixed point: every draw is the mean and has no KL.
+    """Independent normal weights. `std=None` means fixed weights: every draw is the mean and has no KL.
 
     >>> g = Gaussian(torch.zeros(2, 3), torch.ones(2, 3))
     >>> g.sample(Noise.new()).value.shape
@@ -78,9 +78,9 @@ class Gaussian:
     mean: Tensor
     std: Tensor | None
     log_std: Tensor | None = None
-    """Given where it is known better than `std.log()`, as it is for a tiny std made from rho."""
+    """Given if it is known more precisely than `std.log()`, as for a tiny std made from rho."""
     swapped: bool = False
-    """Whether noise fills the weight with its first two axes swapped, as germination does."""
+    """Whether the noise is made with the first two axes swapped, as germination does."""
 
     @classmethod
     def from_rho(cls, mean: Tensor, rho: Tensor, *, swapped: bool = False) -> Gaussian:
@@ -93,7 +93,7 @@ class Gaussian:
             return self.at_mean()
         normal = self.normal(noise)
         value = torch.addcmul(self.mean.to(self.std.dtype), self.std, normal).to(self.mean.dtype)
-        # Every gradient comes back by way of these four.
+        # All gradients flow back through these four tensors.
         value, mean, std, log_std = one_pass(value, self.mean, self.std, log_std_of(self))
         return GaussianSample(value, Gaussian(mean, std, log_std, self.swapped), normal)
 
@@ -107,7 +107,7 @@ class Gaussian:
         return self.std is None
 
     def normal(self, noise: Noise) -> Tensor:
-        """Standard normals in the weight's own shape."""
+        """Standard normals in the shape of the weight."""
         assert self.std is not None
         shape = self.std.shape
         if not self.swapped:
@@ -116,7 +116,10 @@ class Gaussian:
 
 
 def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
-    """Decodes later as it would now: with a graph or without, and out of the reach of checkpointing that is on then."""
+    """Decode later as it would be done now: with the same grad mode, and without the saved-tensor hooks of that time.
+
+    Activation checkpointing installs such hooks.
+    """
     if torch.compiler.is_compiling():  # where nothing is asked for later
         return decode
     with_graph = torch.is_grad_enabled()
@@ -133,9 +136,9 @@ def _itself(tensor: Tensor) -> Tensor:
 
 
 class Sample:
-    """A concrete weight that knows its KL."""
+    """A concrete weight that can compute its KL."""
 
-    if TYPE_CHECKING:  # attributes or properties: a subclass may compute them when they are asked for
+    if TYPE_CHECKING:  # attributes or properties: a subclass may compute them on first access
 
         @property
         def value(self) -> Tensor:
@@ -143,15 +146,15 @@ class Sample:
 
         @property
         def source(self) -> Gaussian:
-            """The Gaussian that it was drawn from."""
+            """The Gaussian from which it was drawn."""
 
         @property
         def noise(self) -> Tensor | None:
-            """The standard normals that made it, in the weight's own shape; None at the mean."""
+            """The standard normals of the draw, in the shape of the weight; None at the mean."""
 
     @property
     def operand(self) -> Tensor:
-        """What the network's layers are given: the value, or something that acts like it at less cost."""
+        """What the layers of the network get: the value, or a tensor subclass that does the same at less cost."""
         return self.value
 
     @property
@@ -172,18 +175,18 @@ class Sample:
         return Gaussian(value, None).at_mean()
 
     def kl(self, prior: Prior) -> Tensor:
-        """The KL divergence's estimate from this sample, summed over its weights."""
+        """The estimate of the KL divergence from this sample, summed over its weights."""
         return prior.kl(self)
 
     def log_prob(self) -> Tensor:
-        """log q(value), elementwise. The noise says it exactly: no difference of near-equal numbers."""
+        """log q(value), elementwise. It is computed from the noise, which avoids a difference of near-equal numbers."""
         log_std = log_std_of(self.source)
         return -log_std - LOG_SQRT_2PI if self.noise is None else -log_std - 0.5 * self.noise.square() - LOG_SQRT_2PI
 
 
 @dataclass(eq=False)
 class GaussianSample(Sample):
-    """A sample made by plain operations."""
+    """A sample made with plain operations."""
 
     value: Tensor
     source: Gaussian
@@ -191,7 +194,7 @@ class GaussianSample(Sample):
 
 
 def log_std_of(gaussian: Gaussian) -> Tensor:
-    """The logarithm of the deviation; a fixed weight has none."""
+    """The logarithm of the standard deviation; a fixed weight has none."""
     if gaussian.std is None:
         raise ArgumentError("a fixed weight (std=None) has no density; its KL is 0: leave it out of the sum.")
     return gaussian.std.log() if gaussian.log_std is None else gaussian.log_std

@@ -1,4 +1,4 @@
-"""Monte Carlo dropout: a network with its dropout on and everything else as in prediction."""
+"""Monte Carlo dropout: a network with dropout on and everything else in evaluation mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def dropout_layers(module: nn.Module) -> list[_DropoutNd]:
-    """The layers that drop anything. Dropout called as a function inside a forward can't be seen from outside."""
+    """The dropout layers with a positive rate. Dropout called as a function can't be seen from outside."""
     return [m for m in module.modules() if isinstance(m, ELEMENTWISE + CHANNELWISE) and m.p > 0]
 
 
@@ -26,8 +26,8 @@ def dropout_layers(module: nn.Module) -> list[_DropoutNd]:
 class DropoutPass:
     """One pass of MC-dropout over a data set: call it batch by batch, in order, with the module in eval mode.
 
-    Each example gets a mask of its own. Masks come from one stream for each dropout layer's call, so that they are
-    the same however the data set is cut into batches (on the CPU, whose generator is sequential).
+    Each example gets its own mask. Each call of a dropout layer has its own random stream, so on the CPU, whose
+    generator is sequential, the masks do not depend on the batch size.
     """
 
     skeleton: nn.Module
@@ -36,7 +36,7 @@ class DropoutPass:
     streams: list[torch.Generator] = field(default_factory=list)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module on the data set's next batch."""
+        """Run the module on the next batch of the data set."""
         calls = 0
 
         def drop(layer: Any, _: Any, output: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Export: a plain module again, with no trace of this library in it."""
+"""Export a network as a plain module, without any class of this library."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kernelseed.fast import TrimmedConv2d, is_transposed, thin_is_cheaper, thin_
 
 @torch.no_grad()
 def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
-    """An ordinary module of the model's own class: dense weights at the posterior mean, or at the draw given.
+    """An ordinary module of the model's class, with dense weights: the posterior mean, or the given draw.
 
-    It needs no kernelseed to run, and goes wherever plain modules go: torch.export, ONNX, quantisation.
+    It runs without kernelseed and works with torch.export, ONNX and quantisation as any plain module does.
 
     >>> import kernelseed as ks
     >>> type(collapse(ks.germinate(nn.Linear(20, 30)))).__name__
@@ -33,7 +33,7 @@ def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
         raise ArgumentError("draw was made by another network; pass a draw of this one: collapse(net, net.draw()).")
     plain = deep_copy(net.skeleton)
     for name, sample in draw.samples.items():
-        # Germination may hand out transposed views; what is stored and exported is laid out plainly.
+        # Germination may return transposed views; stored and exported weights are contiguous.
         value = sample.value.detach().clone(memory_format=torch.contiguous_format)
         trained = any(p.requires_grad for p in net.weights[name].parameters())
         parameter = nn.Parameter(value, requires_grad=trained)
@@ -46,17 +46,17 @@ def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
 
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, TrimmedConv2d)
-"""These very classes: one derived from them may do something else with its weight."""
+"""Exactly these classes, because a subclass may use its weight in another way."""
 
 
 @torch.no_grad()
 def factorise(net: BayesianModule) -> nn.Module:
-    """The posterior mean as an ordinary module that does fewer multiplications.
+    """The posterior mean as an ordinary module with fewer multiplications.
 
-    A germinated weight is the product of its germinator and its seed, so its layer is a k x k convolution into C_pip
-    channels and a 1 x 1 (or the reverse, where the weight is transposed): at delta .25, .28 of the dense network's
-    multiplications. Layers where that would not be cheaper, and layers of other kinds, stay dense. The result equals
-    `collapse(net)` within rounding.
+    A germinated weight is the product of its germinator and its seed. Its layer therefore becomes a k x k convolution
+    into C_pip channels and a 1 x 1 convolution (or the reverse, if the weight is transposed). At delta .25 a ResNet-18
+    then needs .28 of its multiplications. Layers for which that is not cheaper, and layers of other kinds, stay dense.
+    The result equals `collapse(net)` up to rounding.
 
     >>> import kernelseed as ks
     >>> factorise(ks.germinate(nn.Linear(256, 256), delta=0.25))
@@ -90,7 +90,7 @@ def _cheaper(layer: nn.Module, shape: torch.Size, rank: int) -> bool:
 
 
 def _pair(layer: nn.Module, shape: torch.Size, germinator: Tensor, seed: Tensor) -> nn.Sequential:
-    """The seed as a k x k layer and the germinator as a 1 x 1, in the order that the weight's orientation asks for."""
+    """The seed as a k x k layer and the germinator as a 1 x 1 layer, in the order given by the weight's orientation."""
     first, second = thin_weights(germinator.detach(), seed.detach(), shape)
     bias = layer.bias.detach() if isinstance(layer.bias, Tensor) else None
     if isinstance(layer, nn.Linear):

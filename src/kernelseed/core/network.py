@@ -1,4 +1,4 @@
-"""A Bayesian network is a skeleton plus weight distributions; a draw is a value: weights that you can call."""
+"""A Bayesian network is a skeleton plus weight distributions. A draw is a value: concrete weights that you can call."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Draw:
     samples: Mapping[str, Sample] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
-    """Buffers that this draw uses instead of the skeleton's own, such as its BatchNorm statistics."""
+    """Buffers that this draw uses instead of those of the skeleton, such as its own BatchNorm statistics."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module with these weights; arguments go through."""
+        """Run the module with these weights and the given arguments."""
         operands = self._everywhere({name: sample.operand for name, sample in self.samples.items()})
         return call_with(self.skeleton, {**operands, **self.buffers}, *args, **kwargs)
 
     def kl(self, prior: Prior) -> Tensor:
-        """log q(w) - log P(w) at this draw, summed over all weights; fixed weights have none."""
+        """log q(w) - log P(w) at this draw, summed over all weights except fixed ones."""
         terms = [sample.kl(prior) for sample in self.samples.values() if not sample.fixed]
         if terms:
             return torch.stack(terms).sum()
@@ -48,7 +48,7 @@ class Draw:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The drawn weights under every name that the skeleton knows them by."""
+        """The drawn weights, by every name that they have in the skeleton."""
         return self._everywhere({name: sample.value for name, sample in self.samples.items()})
 
     @property
@@ -67,8 +67,8 @@ class Draw:
 class BayesianModule(nn.Module):
     """The user's module with distributions in place of some of its parameters.
 
-    Calling it in train mode makes a fresh draw, in eval mode uses the posterior mean. The converted parameters are
-    gone from `skeleton`, so `parameters()`, the optimizer and a checkpoint see exactly what is learned.
+    A call makes a new draw in train mode and uses the posterior mean in eval mode. The converted parameters are removed
+    from `skeleton`, so `parameters()`, the optimizer and a checkpoint contain exactly what is learned.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class BayesianModule(nn.Module):
         super().__init__()
         self.skeleton = skeleton
         self.weights = WeightTree(weights, aliases or {})
-        self.training = skeleton.training  # its layers keep the modes they have: a frozen BatchNorm stays frozen
+        self.training = skeleton.training  # not train(), so that a frozen BatchNorm stays frozen
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
-        """Draw every weight once. Differentiable, and independent of every other draw."""
+        """Draw every weight once. The draw is differentiable and independent of every other draw."""
         noise = Noise.new(generator)
         return self.as_draw({name: w.sample(noise.for_weight(i)) for i, (name, w) in enumerate(self.weights.items())})
 
@@ -92,27 +92,27 @@ class BayesianModule(nn.Module):
         return self.as_draw({name: weight.mean() for name, weight in self.weights.items()})
 
     def posterior(self) -> Posterior:
-        """Decode every weight once: any number of draws can be made from it."""
+        """Decode every weight once, for any number of draws."""
         return Posterior(self.skeleton, {n: w.decoded() for n, w in self.weights.items()}, self.weights.aliases)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """A fresh draw in train mode, the posterior mean in eval mode."""
+        """Run a new draw in train mode, the posterior mean in eval mode."""
         return (self.draw() if self.training else self.mean())(*args, **kwargs)
 
     def extra_repr(self) -> str:
-        """Parameters stored against weights described."""
+        """The numbers of stored parameters and of weights."""
         stored = sum(p.numel() for p in self.weights.parameters())
         described = sum(w.num_weights for w in self.weights.values())
         return f"{len(self.weights)} distributions: {stored:,} parameters for {described:,} weights"
 
     def as_draw(self, samples: Mapping[str, Sample]) -> Draw:
-        """A draw of samples that you made yourself, one for each weight."""
+        """A draw from the given samples, one for each weight."""
         return Draw(self.skeleton, samples, self.weights.aliases)
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Every weight decoded once, to be drawn from many times. A generator gives the draw that the network gives."""
+    """All weights, decoded once for many draws. With the same generator it gives the same draw as the network."""
 
     skeleton: nn.Module
     decoded: Mapping[str, Decoded]

@@ -1,4 +1,4 @@
-"""The noise of a draw: standard normals that are a function of a key, and of nothing else."""
+"""The noise of a draw: standard normals that depend only on a key."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kernelseed.fast import philox
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """A value: asked again, it gives the same numbers. Each weight of a network has its own, and each part of a weight.
+    """A value that always gives the same numbers. Each weight of a network, and each part of a weight, has its own.
 
     On the CPU the numbers come from Philox4x32, with or without a C compiler. Other devices use their own generator,
-    seeded by the same key (in compiled code: as it stands).
+    seeded by the same key; compiled code there uses the device's default generator.
 
     >>> noise = Noise.new(torch.Generator().manual_seed(0))
     >>> torch.equal(noise.normal((2, 3)), noise.normal((2, 3)))
@@ -33,22 +33,22 @@ class Noise:
 
     @classmethod
     def new(cls, generator: torch.Generator | None = None) -> Noise:
-        """With a key from torch's generator, so that a seed fixes every draw."""
+        """Noise with a key from torch's generator, so that a seed determines every draw."""
         device = "cpu" if generator is None else generator.device
         key = torch.randint(-(2**31), 2**31, (2,), generator=generator, device=device, dtype=torch.int64)
         return cls(key.to("cpu", torch.int32))
 
     def for_weight(self, index: int) -> Noise:
-        """The noise of one of a network's weights."""
+        """The noise of one weight of a network."""
         return replace(self, weight=index)
 
     def for_part(self, index: int) -> Noise:
-        """For a distribution that needs several independent tensors of noise: one part for each."""
+        """The noise of one part, for distributions that need several independent tensors of noise."""
         return replace(self, part=index)
 
     @property
     def stream(self) -> tuple[Tensor, int, int]:
-        """What names it to the kernels."""
+        """Its key, weight and part, as the kernels take them."""
         return self.key, self.weight, self.part
 
     def normal(
@@ -59,7 +59,7 @@ class Noise:
         count = torch.Size(shape).numel()
         if device.type == "cpu":
             return philox.normal(count, *self.stream).to(dtype).view(shape)
-        if device.type == "meta" or torch.compiler.is_compiling():  # a compiled graph has one generator a device
+        if device.type == "meta" or torch.compiler.is_compiling():  # a compiled graph has one generator per device
             return torch.randn(shape, dtype=dtype, device=device)
         generator = generator_for("noise", *self.key.tolist(), self.weight, self.part, device=device)
         return torch.randn(shape, generator=generator, dtype=dtype, device=device)

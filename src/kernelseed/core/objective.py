@@ -1,4 +1,4 @@
-"""The objective: the negative evidence lower bound per example, with its terms apart."""
+"""The objective: the negative evidence lower bound per example, and its terms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """loss = nll + kl_weight * kl / num_data. Call `loss.backward()`; log the rest."""
+    """loss = nll + kl_weight * kl / num_data. Call `loss.backward()`; the other terms are for logging."""
 
     loss: Tensor
     nll: Tensor
@@ -27,21 +27,21 @@ class Terms:
 
 
 class ELBO(nn.Module):
-    """Bayes by Backprop's loss for a draw and a minibatch.
+    """The loss of Bayes by Backprop for a draw and a minibatch.
 
-    num_data    training examples: the KL is divided by it, once
+    num_data    the number of training examples; the KL is divided by it once
     prior       default: the paper's scale mixture
     kl_weight   a schedule, or a number for a constant one; 1 is the exact bound. Default: `schedules.automatic()`
-    likelihood  default: `likelihoods.Categorical()`. It may have noise to learn: give `loss.parameters()` to the
-                optimizer then
+    likelihood  default: `likelihoods.Categorical()`. If it has learned noise, give `loss.parameters()` to the optimizer
+                as well
 
     >>> import torch, kernelseed as ks
     >>> net, x, y = ks.germinate(nn.Linear(20, 3)), torch.zeros(5, 20), torch.tensor([0, 1, 2, 0, 1])
     >>> loss = ks.ELBO(num_data=100)
     >>> draw = net.draw()
     >>> terms = loss(draw, x, y)                # runs the draw
-    >>> terms = loss.of(draw(x), y, draw)       # for those who hold its output already
-    >>> terms = loss.with_nll(torch.nn.functional.cross_entropy(draw(x), y), draw)     # any loss of yours
+    >>> terms = loss.of(draw(x), y, draw)       # if you have the output already
+    >>> terms = loss.with_nll(torch.nn.functional.cross_entropy(draw(x), y), draw)     # any loss of your own
     >>> terms.loss.backward()
     """
 
@@ -66,13 +66,13 @@ class ELBO(nn.Module):
         return self.of(call(draw, x), y, draw, step)
 
     def of(self, output: Any, y: Any, draw: Draw, step: int | Moment | None = None) -> Terms:
-        """The terms from what the draw returned for a minibatch."""
+        """The terms from the output of the draw for a minibatch."""
         return self.with_nll(self.likelihood.nll(output, y), draw, step)
 
     def with_nll(self, nll: Tensor, draw: Draw, step: int | Moment | None = None) -> Terms:
         """The terms from a negative log-likelihood of your own, averaged over examples.
 
-        For a transformer's `output.loss`, for several heads whose losses you add, or for anything else.
+        Use it for a transformer's `output.loss`, for the sum of the losses of several heads, or for any other loss.
         """
         _require_draw(draw)
         if not isinstance(nll, Tensor):
@@ -94,12 +94,12 @@ def _require_draw(draw: object) -> None:
 
 
 def call(draw: Any, x: Any) -> Any:
-    """Run a draw on one batch's inputs: a tensor, a mapping of keyword arguments or a tuple of positional ones."""
+    """Run a draw on the inputs of a batch: a tensor, a mapping of keyword arguments or a tuple of positional ones."""
     if isinstance(x, Mapping):
         return draw(**x)
     return draw(*x) if is_positional(x) else draw(x)
 
 
 def is_positional(x: Any) -> bool:
-    """Whether it is several positional arguments. A packed sequence is a tuple too, but one argument."""
+    """Whether the inputs are several positional arguments. A packed sequence is a tuple, too, but a single argument."""
     return isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)

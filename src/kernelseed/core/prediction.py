@@ -93,7 +93,7 @@ def predict(
     with evaluating([_module_of(member) for member in members]):
         draws = [draw for i, member in enumerate(members) for draw in make_draws(member, samples, seed, i)]
         if update_bn is not None:
-            batches = list(_inputs(update_bn, batch_size))
+            batches = _without_a_rest_of_one(list(_inputs(update_bn, batch_size)))
             if not batches:
                 raise ArgumentError("update_bn yields no batches; give some training data, a few thousand examples.")
             draws = [_with_own_statistics(draw, batches) for draw in draws]
@@ -164,6 +164,22 @@ def _inputs(data: Data, batch_size: int) -> Iterator[Any]:
         yield from data.tensor_split(max(1, -(-len(data) // batch_size)))
     else:
         yield from map(_inputs_of, data)
+
+
+def _without_a_rest_of_one(batches: list[Any]) -> list[Any]:
+    """The batches, without a last one of a single row: it has no variance, and would count as much as the others."""
+    rest_of_one = len(batches) > 1 and _rows(batches[-1]) == 1 != _rows(batches[0])
+    return batches[:-1] if rest_of_one else batches
+
+
+def _rows(batch: Any) -> int | None:
+    """How many examples a batch has, as far as its first tensor tells."""
+    while not isinstance(batch, Tensor):
+        values = list(batch.values() if isinstance(batch, Mapping) else batch if is_positional(batch) else ())
+        if not values:
+            return None
+        batch = values[0]
+    return len(batch) if batch.ndim else None
 
 
 def _inputs_of(batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is predicted, and how far to trust it: the predictive distribution split into its two uncertainties."""
+"""Predictive distributions, with their aleatoric and epistemic uncertainty."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Classification:
 
     probs: Tensor
     expected_entropy: Tensor
-    """The mean entropy of the single draws: aleatoric, what more data would not remove."""
+    """The mean entropy of the individual draws: the aleatoric part, which more data would not reduce."""
     variance: Tensor
-    """The variance of each class's probability among the draws, in the shape of `probs`."""
+    """The variance of the class probabilities over the draws, in the shape of `probs`."""
 
     @classmethod
     def from_draws(cls, probs: Tensor) -> Classification:
@@ -45,28 +45,28 @@ class Classification:
 
     @property
     def entropy(self) -> Tensor:
-        """The entropy of the averaged probabilities: all uncertainty, of either kind."""
+        """The entropy of the averaged probabilities: the total uncertainty."""
         return entropy(self.probs)
 
     @property
     def mutual_information(self) -> Tensor:
-        """Entropy minus expected entropy: epistemic, how far the draws disagree. Never negative but by rounding."""
+        """Entropy minus expected entropy: the epistemic part, the disagreement of the draws. Never negative."""
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """A mean and the two parts of its variance."""
+    """The mean and the two parts of the variance."""
 
     mean: Tensor
     epistemic: Tensor
-    """The variance of the mean among the draws: what more data would remove."""
+    """The variance of the mean over the draws, which more data would reduce."""
     aleatoric: Tensor
-    """The noise variance, averaged over the draws: what more data would not remove."""
+    """The noise variance, averaged over the draws, which more data would not reduce."""
 
     @property
     def variance(self) -> Tensor:
-        """The whole predictive variance."""
+        """The total predictive variance."""
         return self.epistemic + self.aleatoric
 
     @property
@@ -76,6 +76,6 @@ class Regression:
 
 
 def concatenate(parts: Sequence[P]) -> P:
-    """One prediction out of those for consecutive batches."""
+    """Join the predictions of consecutive batches into one."""
     first = parts[0]
     return type(first)(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(first)))

@@ -1,4 +1,4 @@
-"""Priors over weights: values handed to `draw.kl`, owned by nobody."""
+"""Priors over weights: values that are passed to `draw.kl`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _log_normal(w: Tensor, sigma: float) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaleMixture:
-    """pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), a weight at a time.
+    """pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), independently for each weight.
 
-    The defaults are what the paper prints: pi = 1/4, -log sigma1^2 = 0 and -log sigma2^2 = 6.
+    The defaults are those of the paper: pi = 1/4, -log sigma1^2 = 0 and -log sigma2^2 = 6.
     Bayes by Backprop states its numbers for -log sigma instead: see `ScaleMixture.blundell()`.
 
     >>> round(ScaleMixture().sigma2, 4), round(ScaleMixture.blundell().sigma2, 4)
@@ -61,7 +61,7 @@ class ScaleMixture:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """N(mean, std^2). Its KL from a Gaussian weight is known in closed form, so no draw adds noise to it."""
+    """N(mean, std^2). The KL of a Gaussian weight has a closed form, so it has no sampling noise."""
 
     std: float = 1.0
     mean: float = 0.0
@@ -74,7 +74,7 @@ class Gaussian:
         return _log_normal(at_least_float32(w) - self.mean, self.std)
 
     def kl(self, sample: Sample) -> Tensor:
-        """The closed form, summed: it depends on where the sample was drawn from, not on the sample."""
+        """The closed form, summed. It depends on the distribution of the sample, not on its value."""
         q = sample.source
         log_std = log_std_of(q)
         assert q.std is not None

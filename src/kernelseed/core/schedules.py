@@ -1,6 +1,6 @@
-"""KL schedules: how much of KL / N each step's loss carries. 1 is the exact evidence lower bound.
+"""KL schedules: the weight of KL / N in the loss of each step. 1 is the exact evidence lower bound.
 
-A schedule is a function of a `Moment`; it holds no state, so a resumed or repeated step gets the same weight.
+A schedule is a function of a `Moment`. It has no state, so a resumed or repeated step gets the same weight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 @dataclass(frozen=True)
 class Moment:
-    """Where training stands: the step counted from 0, and how many data, Bayesian weights and batches an epoch."""
+    """The state of training: the step, from 0, and the numbers of examples, Bayesian weights and batches per epoch."""
 
     step: int | None
     num_data: int
@@ -33,7 +33,7 @@ Schedule = Callable[[Moment], float]
 
 
 def uniform() -> Schedule:
-    """1/M of the KL to each of an epoch's M batches: the evidence lower bound.
+    """1/M of the KL for each of the M batches of an epoch: the evidence lower bound.
 
     >>> uniform()(Moment(step=3, num_data=100, num_weights=10))
     1.0
@@ -42,14 +42,14 @@ def uniform() -> Schedule:
 
 
 def constant(temperature: float) -> Schedule:
-    """A fixed temperature: below 1 the posterior is colder than Bayes' rule asks for."""
+    """A fixed temperature; below 1 the posterior is colder than the Bayes posterior."""
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise ArgumentError(f"temperature is {temperature}; a weight of the KL must be finite, and 0 (none) or more.")
     return partial(_constant, temperature)
 
 
 def automatic() -> Schedule:
-    """min(1, N / number of weights): the KL of a large network would otherwise drown its data.
+    """min(1, N / number of weights): otherwise the KL of a large network outweighs its data.
 
     >>> automatic()(Moment(step=None, num_data=60_000, num_weights=11_000_000))
     0.005454545454545455
@@ -58,7 +58,7 @@ def automatic() -> Schedule:
 
 
 def blundell(num_batches: int | None = None) -> Schedule:
-    """2^(M-i) / (2^M - 1) of the KL to batch i = 1..M of an epoch: first the prior, then the data.
+    """2^(M-i) / (2^M - 1) of the KL for batch i = 1..M of an epoch: first the prior, then the data.
 
     >>> first = blundell(3)(Moment(step=0, num_data=1)) / 3
     >>> round(first, 4)  # 4/7
@@ -70,14 +70,14 @@ def blundell(num_batches: int | None = None) -> Schedule:
 
 
 def warmup(steps: int, then: Schedule | float | None = None) -> Schedule:
-    """A linear rise from 0 over this many steps, multiplied into the schedule that follows (default: automatic)."""
+    """A factor that rises linearly from 0 to 1 over this many steps, times the schedule `then` (default: automatic)."""
     if steps < 1:
         raise ArgumentError(f"steps is {steps}; a warm-up takes at least one step.")
     return partial(_warmup, steps, as_schedule(then))
 
 
 def as_schedule(given: Schedule | float | None) -> Schedule:
-    """A schedule as it is, a number as a constant one, and None as `automatic()`, the default everywhere.
+    """The schedule for an argument: a schedule as it is, a number as a constant, None as `automatic()`.
 
     >>> as_schedule(0.1)(Moment(step=None, num_data=100))
     0.1
@@ -112,8 +112,8 @@ def _blundell(num_batches: int | None, moment: Moment) -> float:
     if not num_batches:
         raise ArgumentError("num_batches is missing; say how many batches an epoch has: blundell(len(loader)).")
     i = moment.require_step("schedules.blundell") % num_batches + 1
-    # Divided through by 2^M, which overflows long before an epoch has a thousand batches; times M, because the
-    # loss is a mean over examples and uniform's 1/M is written as 1.
+    # Numerator and denominator are divided by 2^M, which would overflow at about a thousand batches. The factor M is
+    # there because a weight of 1 means 1/M of the KL.
     return num_batches * 2.0**-i / (1 - 2.0**-num_batches)
 
 

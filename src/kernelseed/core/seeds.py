@@ -1,4 +1,4 @@
-"""One derivation of seeds: every random number of a run follows from its seed and from what it is for."""
+"""The derivation of all seeds: every random number of a run depends on the seed of the run and on its purpose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def derive_seed(purpose: str, *numbers: int) -> int:
-    """A seed for one purpose, far from the seed of any other purpose or number.
+    """A seed for one purpose, independent of the seeds for other purposes or numbers.
 
     It has 63 bits, of which torch's CPU generator uses 32.
 

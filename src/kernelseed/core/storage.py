@@ -13,7 +13,7 @@ from torch import nn
 
 from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
-from kernelseed.core.files import read_json, to_json, whole_or_nothing, write_text
+from kernelseed.core.files import make_folder, read_json, to_json, whole_folder, whole_or_nothing, write_text
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
@@ -40,12 +40,19 @@ def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
     if "network" in extra:
         raise ArgumentError("extra has 'network', under which the network's description is kept; take another name.")
     config = to_json({"network": describe(net), **extra})  # first: what is no JSON should leave no file behind
+    if not os.path.lexists(folder):
+        with whole_folder(folder) as scratch:
+            write_weights(net, scratch / WEIGHTS)
+            write_text(scratch / CONFIG, config)
+        return
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"can't make the folder {folder}: {error.strerror}; choose another.") from None
-    write_weights(net, folder / WEIGHTS)
-    write_text(folder / CONFIG, config)
+        with whole_or_nothing(folder / CONFIG) as scratch:
+            scratch.write_text(config, encoding="utf-8")
+            write_weights(net, folder / WEIGHTS)
+    except BaseException:
+        (folder / WEIGHTS).unlink(missing_ok=True)  # half a network would be in the way of the next attempt
+        raise
 
 
 def load(
@@ -138,10 +145,7 @@ def write_weights(net: nn.Module, path: Path) -> None:
     """All parameters and buffers, whole or not at all."""
     safetensors = _safetensors()
     with whole_or_nothing(path) as scratch:
-        try:
-            safetensors.torch.save_model(net, str(scratch))
-        except safetensors.SafetensorError as error:  # which it raises for a full disk, too
-            raise OSError(str(error)) from error
+        safetensors.torch.save_model(net, str(scratch))
 
 
 def read_weights(net: nn.Module, path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Running a module with other tensors in place of some of its parameters and buffers.
+"""Run a module with other tensors in place of some of its parameters and buffers.
 
-It is done on a twin: shallow copies of the modules that own a replaced tensor, and of all that contain them. The twin
-shares everything else with the original. Whatever a closure captures during the call, such as the recomputation of
-activation checkpointing, keeps the tensors that it was called with.
+The call runs on a twin: shallow copies of the modules that own a replaced tensor, and of all modules that contain them.
+The twin shares everything else with the original. A closure that captures a module during the call, such as the
+recomputation of activation checkpointing, therefore keeps the tensors of that call.
 
-A module may refer to others outside of its tree: in lists, tuples, dictionaries, bound methods, partial functions and
-hooks. There the twin refers to twins. Objects of other classes are shared, and are not searched.
+A module may refer to other modules in lists, tuples, dictionaries, bound methods, partial functions and hooks. The twin
+refers to the twins there. Objects of other classes are shared and not searched.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch import Tensor, nn
 
 
 def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """Call the module with these parameters and buffers, by name; the module keeps its own.
+    """Call the module with these parameters and buffers, by name; the module itself is not changed.
 
-    Stacked tensors run under `torch.func.vmap`, which is how many draws of a small network become one call.
+    With stacked tensors it runs under `torch.func.vmap`: many draws of a small network in one call.
 
     >>> layer = nn.Linear(2, 3, bias=False)
     >>> call_with(layer, {"weight": torch.ones(3, 2)}, torch.ones(1, 2))
     tensor([[2., 2., 2.]])
     """
-    if torch.compiler.is_compiling():  # a compiler can't follow the making of modules, and has no use for a twin
+    if torch.compiler.is_compiling():  # a compiler can't trace the creation of modules, and does not need a twin
         return torch.func.functional_call(module, dict(tensors), args, kwargs, tie_weights=False)
     twins = make_twins(module, tensors)
     before = [[d.copy() for d in _dictionaries(twin)] for twin in twins.values()]
@@ -52,7 +52,7 @@ def make_twins(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[nn.Modu
         for child in parent._modules.values():
             parents.setdefault(child, []).append(parent)
     affected = list(owned)
-    for child in affected:  # which grows on the way
+    for child in affected:  # the list grows during the loop
         for parent in parents.get(child, ()):
             if parent not in owned:
                 owned[parent] = {}
@@ -64,14 +64,14 @@ def make_twins(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[nn.Modu
 
 
 def _shallow_copy(original: nn.Module, replaced: dict[str, Tensor]) -> nn.Module:
-    """The module with its own dictionaries, and the replaced tensors in them."""
+    """A copy of the module with its own dictionaries, which hold the replaced tensors."""
     kind = type(original)
-    # Written into the attributes themselves: the setter of nn.Module takes longer than all the rest.
+    # Written into __dict__, because nn.Module.__setattr__ takes longer than everything else here.
     if kind._replicate_for_data_parallel is nn.Module._replicate_for_data_parallel:
         twin = kind.__new__(kind)
         attributes = vars(twin)
         attributes.update(vars(original))
-    else:  # a class with a copying of its own: recurrent layers keep a list of their weights, which their setter fills
+    else:  # recurrent layers have their own copying: they keep a list of their weights, which __setattr__ fills
         twin = original._replicate_for_data_parallel()
         attributes = vars(twin)
         attributes.pop("_is_replica", None)
@@ -87,11 +87,11 @@ def _shallow_copy(original: nn.Module, replaced: dict[str, Tensor]) -> nn.Module
 
 _STRUCTURE = ("_parameters", "_buffers", "_modules")
 _REFERRING = {list, tuple, dict, OrderedDict, MethodType, partial}
-_DEPTH = 4  # of lists within lists
+_DEPTH = 4  # of nested lists
 
 
 def _link(original: nn.Module, twin: nn.Module, twins: dict[nn.Module, nn.Module]) -> None:
-    """Let the twin refer to twins where the original refers to their originals."""
+    """Replace the twin's references to original modules by references to their twins."""
     attributes = vars(twin)
     for name, value in attributes.items():
         if name not in _STRUCTURE and ((type(value) in _REFERRING and value) or isinstance(value, nn.Module)):
@@ -100,7 +100,7 @@ def _link(original: nn.Module, twin: nn.Module, twins: dict[nn.Module, nn.Module
 
 
 def _translated(value: Any, names: dict[nn.Module, nn.Module], depth: int = _DEPTH) -> Any:
-    """The value with other modules in it; the value itself where it refers to none of them."""
+    """The value with its modules replaced; the same object if it refers to none of them."""
     if isinstance(value, nn.Module):
         return names.get(value, value)
     kind = type(value)
@@ -128,7 +128,7 @@ def _dictionaries(module: nn.Module) -> list[dict[str, Any]]:
 def _write_back(
     original: nn.Module, twin: nn.Module, before: list[dict[str, Any]], originals: dict[nn.Module, nn.Module]
 ) -> None:
-    """What the call has set or deleted, as a module may in its forward, is set or deleted on the original."""
+    """Set or delete on the original what the forward has set or deleted on the twin."""
     for theirs, after, earlier in zip(_dictionaries(original), _dictionaries(twin), before, strict=True):
         if len(after) == len(earlier) and all(map(is_, after.values(), earlier.values())):
             continue
@@ -136,6 +136,6 @@ def _write_back(
             theirs.pop(name, None)
         for name, value in after.items():
             given = earlier.get(name)
-            lent = isinstance(given, Tensor) and given is not theirs.get(name)  # a draw's own buffer, say
+            lent = isinstance(given, Tensor) and given is not theirs.get(name)  # such as a buffer of a draw
             if (value is not given or name not in earlier) and not lent:
                 theirs[name] = _translated(value, originals)

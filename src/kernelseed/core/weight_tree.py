@@ -13,11 +13,11 @@ from kernelseed.core.weights import WeightDistribution
 class WeightTree(nn.Module, Mapping[str, WeightDistribution]):
     """Weight distributions by parameter name.
 
-    Stored as nested modules, so that the keys of a state dict read `weights.layer1.0.conv1.weight.seed`.
-    A tied parameter is stored under its first name and found under all of them.
+    They are stored as nested modules, so that a state dict has keys like `weights.layer1.0.conv1.weight.seed`.
+    A tied parameter is stored under its first name and found under all of its names.
     """
 
-    # A module is itself, not its contents.
+    # Mapping would compare contents; modules are compared by identity.
     __hash__ = nn.Module.__hash__
     __eq__ = object.__eq__
 
@@ -29,7 +29,7 @@ class WeightTree(nn.Module, Mapping[str, WeightDistribution]):
             *path, leaf = name.split(".")
             node: nn.Module = self
             for part in path:
-                # Straight into _modules: a layer of the user's may be called "keys" or "items".
+                # Directly into _modules, because a layer of the user's model may be called "keys" or "items".
                 node = node._modules.setdefault(part, nn.Module())  # type: ignore[assignment]
             node._modules[leaf] = distribution
 

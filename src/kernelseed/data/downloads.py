@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import shutil
 import tarfile
-import tempfile
 import textwrap
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from kernelseed.core import disk_file, make_folder, whole_or_nothing
 from kernelseed.data.optional import require
-from kernelseed.errors import DataError
+from kernelseed.errors import DataError, StorageError
 
+BROKEN = (tarfile.TarError, EOFError, zlib.error, OSError)  # what reading a damaged archive may raise
 MAX_DOWNLOAD = 1 << 30  # bytes of a file whose size is not published; the largest known has a sixth of it
 
 
@@ -100,17 +100,31 @@ def unpack(archive: Path, members: Sequence[Source], root: Path) -> None:
                         "load again."
                     )
                 source = wanted.pop(entry.name)
-                with packed, _whole_or_nothing(root / source.path) as part:
+                make_folder((root / source.path).parent)
+                with packed, whole_or_nothing(root / source.path, overwrite=False) as part:
                     with part.open("wb") as out:
-                        shutil.copyfileobj(packed, out, 1 << 20)
+                        out.writelines(_chunks(packed, archive))
                     if flaw := _flaw(part, source):
                         raise DataError(f"{entry.name} in {archive} {flaw}: delete the archive and load again.")
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise DataError(
-            f"{archive} can't be unpacked ({_one_line(error)}); unless the disk is full, delete it and load again."
-        ) from error
+    except StorageError:
+        raise
+    except BROKEN as error:
+        raise _not_unpacked(archive, error) from error
     if wanted:
         raise DataError(f"{archive} lacks {', '.join(wanted)}; delete it and load again.")
+
+
+def _chunks(packed: IO[bytes], archive: Path) -> Iterator[bytes]:
+    """The content of an archive's member; what is wrong with it is not taken for an error of the disk."""
+    try:
+        while chunk := packed.read(1 << 20):
+            yield chunk
+    except BROKEN as error:
+        raise _not_unpacked(archive, error) from error
+
+
+def _not_unpacked(archive: Path, error: Exception) -> DataError:
+    return DataError(f"{archive} can't be unpacked ({_one_line(error)}); delete it and load again.")
 
 
 def _download(source: Source, root: Path, allowed: bool) -> None:
@@ -122,23 +136,22 @@ def _download(source: Source, root: Path, allowed: bool) -> None:
     limit = MAX_DOWNLOAD if source.size is None else source.size
     # Some servers would send a .gz file as a compressed encoding of its content, which requests then undoes.
     headers = {"Accept-Encoding": "identity"}
-    try:
-        with _whole_or_nothing(target) as part, _progress(target.name) as bar, ExitStack() as connections:
+    make_folder(target.parent)
+    with whole_or_nothing(target, overwrite=False) as part, _progress(target.name) as bar, ExitStack() as connections:
 
-            def close_later(response: Any, **_: Any) -> None:  # pooch leaves failed ones open
-                connections.callback(response.close)
+        def close_later(response: Any, **_: Any) -> None:  # pooch leaves failed ones open
+            connections.callback(response.close)
 
-            fetch = pooch.HTTPDownloader(
-                progressbar=bar, chunk_size=1 << 16, headers=headers, hooks={"response": close_later}
-            )
-            with part.open("wb") as file:
+        fetch = pooch.HTTPDownloader(
+            progressbar=bar, chunk_size=1 << 16, headers=headers, hooks={"response": close_later}
+        )
+        with disk_file(part) as file:
+            try:
                 fetch(source.url, _LimitedFile(file, limit), None)
-            if flaw := _flaw(part, source):
-                raise DataError(f"{target} as downloaded {flaw}: try again, or {by_hand}.")
-    except DataError:
-        raise
-    except (OSError, ValueError) as error:  # requests' exceptions are OSErrors; what a server says may be no number
-        raise DataError(f"{target} can't be downloaded ({_one_line(error)}); {by_hand}.") from error
+            except (OSError, ValueError) as error:  # requests' are OSErrors; what a server says may be no number
+                raise DataError(f"{target} can't be downloaded ({_one_line(error)}); {by_hand}.") from error
+        if flaw := _flaw(part, source):
+            raise DataError(f"{target} as downloaded {flaw}: try again, or {by_hand}.")
 
 
 class _LimitedFile:
@@ -156,17 +169,6 @@ class _LimitedFile:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-@contextmanager
-def _whole_or_nothing(target: Path) -> Iterator[Path]:
-    """A scratch path that is renamed to `target` if the block succeeds and vanishes if it does not."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:
-        part = Path(scratch) / target.name
-        yield part
-        if not target.exists():  # another process may have been quicker; what exists is never written over
-            part.rename(target)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What makes a draw fast: C kernels, noise, germination as matrices, thin layers. It needs torch alone."""
+"""The fast parts of a draw: C kernels, noise, germination as matrices, thin layers. It needs only torch."""
 
 from kernelseed.fast.fused import (
     LOG_SQRT_2PI,

@@ -1,11 +1,12 @@
 """The fast draw on the CPU: germination, noise, sampling and KL in few passes over memory, with analytic gradients.
 
-A draw of eleven million weights is memory traffic. As separate operations, softplus, noise, the mixture's density and
-their backward passes cost more than the network that they are for. Here a weight's draw is one matrix product and one
-pass; its gradient is one pass and two products; the KL is one pass, whose gradient rides along with the weight's.
+A draw of eleven million weights is dominated by memory traffic. As separate operations, softplus, noise, the density of
+the mixture and their backward passes cost more than the network itself. Here the draw of a weight is one matrix product
+and one pass over memory, and its gradient is one pass and two products. The KL is one pass; its gradient is computed in
+the gradient pass of the weight.
 
-The passes are the C functions of kernels.c. Where they can't be had, a weight draws itself by plain operations, which
-are also the reference that the tests hold this to.
+The passes are the C functions of kernels.c. Without them a weight is drawn with plain operations, which are also the
+reference in the tests.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def supports(*tensors: Tensor) -> bool:
-    """Whether the kernels take these: float32 on a CPU with a C compiler, outside of torch.compile and torch.func."""
+    """Whether the kernels support these: float32 on a CPU with a C compiler, without torch.compile and torch.func."""
     return (
         not torch.compiler.is_compiling()
         and torch._C._functorch.maybe_current_level() is None
@@ -38,7 +39,7 @@ def supports(*tensors: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A weight that was drawn here. The token links its KL to it in the autograd graph."""
+    """A weight drawn by the kernels. The token connects it with its KL in the autograd graph."""
 
     value: Tensor
     token: Tensor
@@ -55,7 +56,7 @@ def draw_kernel_seed(
 
 
 def draw_mean_field(mean: Tensor, rho: Tensor, stream: Stream) -> Drawn:
-    """Sample a weight that has a mean and a rho for each of its numbers."""
+    """Sample a weight that has a mean and a rho for each of its elements."""
     record = Record(stream)
     value, token = _MeanFieldDraw.apply(record, mean, rho)
     return Drawn(value, token, record)
@@ -67,20 +68,20 @@ def scale_mixture_kl(drawn: Drawn, pi: float, sigma1: float, sigma2: float) -> T
 
 
 Stream = tuple[Tensor, int, int]
-"""Where a weight's noise comes from: the draw's key, the weight's number and the part's."""
+"""The noise of a weight: the key of the draw, the index of the weight and the index of the part."""
 
 
 class Record:
-    """What a draw of one weight keeps for its gradient. All tensors are flat, in the order of germination."""
+    """What the draw of one weight stores for its gradient. All tensors are flat, in the order of germination."""
 
     def __init__(self, stream: Stream) -> None:
         key, weight, part = stream
         self.stream = (key, ctypes.c_uint32(weight), ctypes.c_uint32(part))
         self.kl_terms: list[tuple[Tensor, float]] = []
-        """(constants of the prior, coefficient) of the KLs that a backward pass has met on its way here."""
+        """(constants of the prior, coefficient) of the KLs whose backward passes have run before that of the weight."""
 
     def sample(self, mean: Tensor, rho: Tensor, offset: Tensor, value: Tensor, std: Tensor) -> None:
-        """Draw into `value`, which may be `mean`, and leave the deviation in `std`, which may be `rho`."""
+        """Write the draw to `value`, which may be `mean`, and the standard deviation to `std`, which may be `rho`."""
         n = value.numel()
         self.value, self.std = value, std
         log_q = torch.empty(kernels.blocks(n), dtype=torch.float64)
@@ -88,17 +89,17 @@ class Record:
         self.log_q = log_q.sum().item() - n * LOG_SQRT_2PI
 
     def log_prior(self, constants: Tensor) -> float:
-        """The sum of log P but for a constant a weight."""
+        """The sum of log P, up to a constant per weight."""
         n = self.value.numel()
         log_p = torch.empty(kernels.blocks(n), dtype=torch.float64)
         kernels.call("ks_mixture", n, self.value, constants, log_p)
         return log_p.sum().item()
 
     def gradient(self, grad: Tensor | None, d_mean: Tensor, d_rho: Tensor) -> Tensor:
-        """Fill the gradients for mean and rho, by way of the weight and of its KLs; returns the sum of d_rho."""
+        """Write the gradients of mean and rho, from the weight and from its KLs; return the sum of d_rho."""
         terms, self.kl_terms = self.kl_terms or [(torch.zeros(3), 0.0)], []
         total = self._fill(d_mean, d_rho, torch.zeros_like(self.value) if grad is None else grad, *terms[0])
-        for term in terms[1:]:  # a second prior's KL at the same draw, which is rare
+        for term in terms[1:]:  # a KL of the same draw with a second prior, which is rare
             more_mean, more_rho, nothing = (torch.zeros_like(self.value) for _ in range(3))
             total = total + self._fill(more_mean, more_rho, nothing, *term)
             d_mean += more_mean
@@ -106,7 +107,7 @@ class Record:
         return total.float()
 
     def _fill(self, d_mean: Tensor, d_rho: Tensor, grad: Tensor, constants: Tensor, coefficient: float) -> Tensor:
-        """The gradients by way of the weight and of one KL; returns the sum of d_rho."""
+        """The gradients from the weight and from one KL; return the sum of d_rho."""
         n = self.value.numel()
         sums = torch.empty(kernels.blocks(n), dtype=torch.float64)
         inputs = (grad, self.value, self.std, *self.stream)
@@ -115,13 +116,13 @@ class Record:
 
 
 class _Germinate(torch.autograd.Function):
-    """A kernel seed's draw: the weight, and a token through which its KL sends its coefficient back."""
+    """The draw of a kernel seed: the weight, and a token that orders the backward pass of its KL before its own."""
 
     @staticmethod
     def forward(ctx: Any, record: Record, shape: torch.Size, seed: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         mean_germinator, rho_germinator, rho_offset = rest
         germinators = torch.cat((mean_germinator, rho_germinator))
-        value, std = germinate_matrix(germinators, seed).view(2, -1)  # mean and rho, which the draw overwrites
+        value, std = germinate_matrix(germinators, seed).view(2, -1)  # mean and rho; the draw overwrites them
         record.sample(value, std, rho_offset, value, std)
         ctx.record = record
         ctx.save_for_backward(seed, germinators)
@@ -132,7 +133,7 @@ class _Germinate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         seed, germinators = saved_tensors(ctx)
-        gradients = torch.empty(len(germinators), seed[0].numel())  # of mean and of rho, one below the other
+        gradients = torch.empty(len(germinators), seed[0].numel())  # the rows of mean, then those of rho
         d_mean, d_rho = gradients.view(2, -1)
         flat = None if grad is None else unfold(grad.float()).contiguous().view(-1)
         d_offset = ctx.record.gradient(flat, d_mean, d_rho)
@@ -142,7 +143,7 @@ class _Germinate(torch.autograd.Function):
 
 
 class _MeanFieldDraw(torch.autograd.Function):
-    """A mean-field weight's draw, with the same token."""
+    """The draw of a mean-field weight, with the same token."""
 
     @staticmethod
     def forward(ctx: Any, record: Record, mean: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,8 +152,8 @@ class _MeanFieldDraw(torch.autograd.Function):
         ctx.record = record
         ctx.save_for_backward(rho)
         ctx.set_materialize_grads(False)
-        # A view goes out: the record is the context's. Were it to hold the output, whose history is the context, or a
-        # view of it, no draw would ever be freed.
+        # A view is returned. The context owns the record: if the record held the output, whose history is the context,
+        # the two would form a cycle and the draw would not be freed.
         return value.view(mean.shape), value.new_zeros(())
 
     @staticmethod
@@ -166,7 +167,7 @@ class _MeanFieldDraw(torch.autograd.Function):
 
 
 class _ScaleMixtureKL(torch.autograd.Function):
-    """The KL's value now; its gradient when the weight's own backward pass comes by.
+    """The value of the KL. Its gradient is added in the backward pass of the weight.
 
     log P(w) = constant + softplus(b - c w^2) - d w^2.
     """
@@ -183,13 +184,13 @@ class _ScaleMixtureKL(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # The weight's backward waits for this one, because of the token; it empties the list.
+        # Because of the token, the backward pass of the weight runs after this one. It empties the list.
         ctx.record.kl_terms.append((ctx.constants, grad.item()))
         return grad, None, None, None, None
 
 
 class _OnePass(torch.autograd.Function):
-    """The tensors as they are. A second backward pass through them is refused in words."""
+    """The identity. A second backward pass through it raises a clear error."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -204,21 +205,21 @@ class _OnePass(torch.autograd.Function):
 
 
 def one_pass(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors as they are, with an error in words should their graph be gone when a gradient comes back."""
+    """The same tensors, with a clear error if a backward pass finds their graph already freed."""
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return tensors
     return _OnePass.apply(*tensors)
 
 
 def saved_tensors(ctx: Any) -> tuple[Tensor, ...]:
-    """What the forward pass saved, unless a backward pass has been here before and freed it."""
+    """The tensors that the forward pass saved, or an error if an earlier backward pass has freed them."""
     try:
         saved: tuple[Tensor, ...] = ctx.saved_tensors
     except RuntimeError as error:
-        if "second time" not in str(error):  # a parameter that was changed in place, say
+        if "second time" not in str(error):  # such as a parameter that was changed in place
             raise
         raise GraphError(
-            "a backward pass comes to this draw's weights a second time, and the first has freed their graph. "
+            "a backward pass reached the weights of this draw a second time, but the first one has freed their graph. "
             "Reentrant checkpointing does that: use checkpoint(..., use_reentrant=False). For two losses of one draw, "
             "add them, or call backward(retain_graph=True) on the first."
         ) from None

@@ -1,7 +1,7 @@
 """Germination as matrices: a weight (C_out, C_in, k...) is a matrix (C_f, C_F * prod(k)).
 
 C_f is the smaller and C_F the larger of the weight's first two axes. A germinator (C_f, C_pip) times a seed
-(C_pip, C_F, k...) gives the matrix; `fold` gives it the weight's own shape.
+(C_pip, C_F, k...) gives the matrix; `fold` reshapes it to the weight.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
     """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k))."""
     if not seed.is_cpu:
         return germinators @ seed.flatten(1)
-    # A CPU without bfloat16 units multiplies it a hundred times slower than float32.
+    # A CPU without bfloat16 units is a hundred times slower in bfloat16 than in float32.
     with torch.autocast("cpu", enabled=False):
         return germinators @ seed.flatten(1)
 
 
 def is_transposed(shape: torch.Size) -> bool:
-    """Whether C_F, the larger channel axis, is the weight's first: germination then swaps the two."""
+    """Whether C_F, the larger channel axis, is the first axis of the weight; germination then swaps the two."""
     return shape[0] > shape[1]
 
 
 def fold(matrix: Tensor, shape: torch.Size) -> Tensor:
-    """From the germinated matrix (C_f, C_F * prod(k)) to the weight's own shape."""
+    """Reshape the germinated matrix (C_f, C_F * prod(k)) to the weight."""
     if not is_transposed(shape):
         return matrix.reshape(shape)
     return matrix.reshape(shape[1], shape[0], *shape[2:]).transpose(0, 1)
 
 
 def unfold(weight: Tensor) -> Tensor:
-    """From a weight to the matrix (C_f, C_F * prod(k)) that germination makes: the inverse of `fold`."""
+    """Reshape a weight to the matrix (C_f, C_F * prod(k)) of germination: the inverse of `fold`."""
     return (weight.transpose(0, 1) if is_transposed(weight.shape) else weight).flatten(1)

@@ -1,9 +1,9 @@
-/* The elementwise passes of a draw, each as one loop: see fused.py for what they are for.
+/* The elementwise passes of a draw, each as one loop; see fused.py for their use.
  *
- * Self-contained C99 without headers of torch, so that any compiler builds it in about a second. The functions exp_, log_
- * and the sine's polynomials are branch-free so that the loops vectorise; they are good to a few units in the last place
- * of float32 on the ranges that occur here. Sums go to one double a block, added up in order by the caller: the same
- * result for any number of threads.
+ * Self-contained C99 without torch headers, so that any compiler builds it in about a second. exp_, log_ and the
+ * polynomials of sine and cosine have no branches, so that the loops vectorise; they are accurate to a few units in the
+ * last place of float32 on the ranges that occur here. Each block has one sum in double precision, and the caller adds
+ * the sums in order, so the result does not depend on the number of threads.
  */
 #include <math.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ enum { BLOCK = 2048, COUNTERS = BLOCK / 4, ROUNDS = 10 };
 static inline float as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline uint32_t as_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 
-/* fmaxf and fminf would be calls, for the sake of NaN. */
+/* fmaxf and fminf would be function calls because of NaN. */
 static inline float max_(float a, float b) { return a > b ? a : b; }
 static inline float min_(float a, float b) { return a < b ? a : b; }
 
@@ -54,7 +54,7 @@ static inline float log_(float x) {
     return m + p + 0.693359375f * e;
 }
 
-/* log(1 + u) for u >= 0: the rounding of 1 + u is put back, so that tiny u come out as themselves. */
+/* log(1 + u) for u >= 0, with a correction for the rounding of 1 + u, so that it is exact for tiny u. */
 static inline float log1p_(float u) {
     float y = 1.0f + u;
     return log_(y) + (u - (y - 1.0f)) / y;
@@ -62,10 +62,10 @@ static inline float log1p_(float u) {
 
 static inline float softplus_(float x) { return max_(x, 0.0f) + log1p_(exp_(-fabsf(x))); }
 
-/* Philox needs both halves of the 64-bit products of its 32-bit words. A word stands in a 64-bit lane, whose upper half
- * nobody reads: then a product is one instruction, and nothing is shuffled between the rounds. Left to itself, gcc 12
- * multiplies all 64 bits, which without AVX-512 takes twice as long. `pack` takes the words of even and of odd counters
- * and puts them in order. */
+/* Philox needs both halves of the 64-bit products of its 32-bit words. Each word is in a 64-bit lane, whose upper half is
+ * ignored: then a product is one instruction, and no shuffles are needed between the rounds. Without the intrinsics, gcc
+ * 12 multiplies all 64 bits, which takes twice as long without AVX-512. `pack` interleaves the words of even and of odd
+ * counters. */
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #ifdef __AVX512F__
@@ -101,12 +101,12 @@ static inline void philox(lanes *x, const uint32_t *key, int rounds) {
     x[0] = x0, x[1] = x1, x[2] = x2, x[3] = x3;
 }
 
-/* Two independent standard normals from two random words, by Box and Muller. */
+/* Two independent standard normals from two random words, by Box-Muller. */
 static inline void normal_pair(uint32_t a, uint32_t b, float *first, float *second) {
-    /* 31 bits: in float32 small numbers keep theirs, so the tail reaches 6.6 standard deviations. */
+    /* 31 bits: float32 keeps the precision of small numbers, so the tail reaches 6.6 standard deviations. */
     float u = ((float)(int32_t)(a >> 1) + 0.5f) * 4.656612873077393e-10f;
     float radius = sqrtf(-2.0f * log_(u));
-    /* The top two bits are the quarter turn, the others an angle within [-pi/4, pi/4). */
+    /* The top two bits select a quarter turn, the others an angle in [-pi/4, pi/4). */
     float angle = ((float)(int32_t)(b & 0x3fffffffu) * 9.313225746154785e-10f - 0.5f) * 1.57079633f;
     float z = angle * angle;
     float sine = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * angle + angle;
@@ -117,8 +117,8 @@ static inline void normal_pair(uint32_t a, uint32_t b, float *first, float *seco
     *second = ((b ^ (b << 1)) & 0x80000000u) ? -radius * y : radius * y;
 }
 
-/* Block i of the stream (key, weight, part): counter j fills places j, 512 + j, 1024 + j and 1536 + j. The counter's
- * first two words are the number i * 512 + j; a block stays within one value of the second. */
+/* Block i of the stream (key, weight, part): counter j fills the indices j, 512 + j, 1024 + j and 1536 + j. The first two
+ * words of the counter are the number i * 512 + j; the second word is the same for the whole block. */
 static inline void block_noise(int64_t i, const uint32_t *key, uint32_t weight, uint32_t part, float *noise) {
     const uint64_t start = (uint64_t)i * COUNTERS;
     const lanes none = {0}, high = none + (start >> 32), third = none + weight, fourth = none + part;
@@ -147,7 +147,7 @@ static inline int64_t block_length(int64_t n, int64_t block) {
 
 int64_t ks_block(void) { return BLOCK; }
 
-/* The words of n counters of four words each, so that they can be held against the published ones. */
+/* The words of n counters of four words each, for a comparison with the published vectors. */
 void ks_philox(int64_t n, const uint32_t *counters, const uint32_t *key, int rounds, uint32_t *words, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i++) {
@@ -182,7 +182,7 @@ static double log_product(float *factors, int64_t n) {
     return sum;
 }
 
-/* softplus of numbers below -3, where log(1 + u) is a short series. */
+/* softplus of numbers below -3, for which a short series of log(1 + u) is enough. */
 static inline float softplus_of_small(float x) {
     float u = exp_(x);
     return u * (1.0f - u * (0.5f - u * (0.33333333f - u * (0.25f - u * (0.2f - u * 0.16666667f)))));
@@ -194,7 +194,7 @@ static inline int all_below(const float *x, int64_t n, float bound) {
     return !above;
 }
 
-/* A block's deviations from rho, in place of softplus(rho + shift); returns the sum of their logarithms. */
+/* The standard deviations softplus(rho + shift) of a block; returns the sum of their logarithms. */
 static double deviations(const float *rho, float shift, float *std, int64_t n) {
     if (all_below(rho, n, -3.0f - shift))
         for (int64_t j = 0; j < n; j++) std[j] = max_(softplus_of_small(rho[j] + shift), 1.17549435e-38f);
@@ -216,8 +216,8 @@ static double deviations(const float *rho, float shift, float *std, int64_t n) {
     return sum;
 }
 
-/* value = mean + softplus(rho + offset) * noise, and std for the gradient; sums of log q to `log_q`.
- * `value` may be `mean`, and `std` may be `rho`. The noise is made again when the gradient needs it. */
+/* value = mean + softplus(rho + offset) * noise, and std for the gradient; the sums of log q go to `log_q`.
+ * `value` may be `mean`, and `std` may be `rho`. The gradient generates the noise again. */
 void ks_sample(int64_t n, const float *mean, const float *rho, const float *offset, const uint32_t *key,
                uint32_t weight, uint32_t part, float *value, float *std, double *log_q, int threads) {
     int64_t blocks = (n + BLOCK - 1) / BLOCK;
@@ -238,7 +238,7 @@ void ks_sample(int64_t n, const float *mean, const float *rho, const float *offs
     }
 }
 
-/* Sums of log P(value) but for a constant: softplus(c0 - c1 w^2) - c2 w^2. */
+/* The sums of log P(value) up to a constant: softplus(c0 - c1 w^2) - c2 w^2. */
 void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, int threads) {
     int64_t blocks = (n + BLOCK - 1) / BLOCK;
     const float c0 = c[0], c1 = c[1], c2 = c[2];
@@ -260,7 +260,7 @@ void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, in
     }
 }
 
-/* A block's ratio softplus'(rho) / std = (1 - exp(-std)) / std, by a series where all deviations are small. */
+/* The ratios softplus'(rho) / std = (1 - exp(-std)) / std of a block, by a series if all std are small. */
 static void slope_ratios(const float *std, float *ratio, int64_t n) {
     if (all_below(std, n, 0.05f))
         for (int64_t j = 0; j < n; j++) {
@@ -274,8 +274,8 @@ static void slope_ratios(const float *std, float *ratio, int64_t n) {
         }
 }
 
-/* Gradients for mean and rho: of a loss whose gradient for the weight is `grad`, plus `kl` times the KL.
- * `d_mean` may be `grad`. Sums of d_rho to `d_offset`. */
+/* The gradients of mean and rho, for a loss whose gradient with respect to the weight is `grad`, plus `kl` times the KL.
+ * `d_mean` may be `grad`. The sums of d_rho go to `d_offset`. */
 void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const uint32_t *key,
                  uint32_t weight, uint32_t part, const float *c, float kl, float *d_mean, float *d_rho, double *d_offset,
                  int threads) {
@@ -290,7 +290,7 @@ void ks_gradient(int64_t n, const float *grad, const float *value, const float *
 #pragma omp simd reduction(+ : sum)
         for (int64_t j = 0; j < length; j++) {
             float w = value[at + j];
-            float narrow = 1.0f / (1.0f + exp_(c1 * w * w - c0)); /* the narrow component's responsibility */
+            float narrow = 1.0f / (1.0f + exp_(c1 * w * w - c0)); /* the responsibility of the narrow component */
             float d = grad[at + j] + kl * 2.0f * w * (c2 + c1 * narrow);
             float dr = ratio[j] * (std[at + j] * d * noise[j] - kl);
             d_mean[at + j] = d;

@@ -1,4 +1,4 @@
-"""Builds and calls kernels.c: found or compiled once for this machine, absent where there is no C compiler."""
+"""Compile kernels.c once per machine, and call it. Without a C compiler there are no kernels."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ log = logging.getLogger("kernelseed")
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None. Takes about a second the first time on a machine, nothing afterwards.
+    """The compiled kernels, or None. The first call on a machine takes about a second.
 
-    Built for Linux, where torch has loaded an OpenMP runtime that they can share; set KERNELSEED_KERNELS=0 to do
-    without them.
+    They are built on Linux only, where torch has loaded an OpenMP runtime that they can share. KERNELSEED_KERNELS=0
+    turns them off.
     """
     if platform.system() != "Linux" or os.environ.get("KERNELSEED_KERNELS") == "0":
         return None
@@ -42,13 +42,13 @@ def library() -> ctypes.CDLL | None:
         kernels = ctypes.CDLL(str(_built(compiler)))
         kernels.ks_block.restype = ctypes.c_int64
         return kernels
-    except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # the last: there is no home directory
+    except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # RuntimeError: there is no home directory
         log.info("the kernels can't be built or loaded (%s): draws use plain PyTorch", error)
         return None
 
 
 def _built(compiler: str) -> Path:
-    """The shared library for this source, compiler and processor, compiled if it is not in the cache."""
+    """The shared library for this source, compiler and processor; it is compiled if it is not in the cache."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
     cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     identity = (*FLAGS, compiler, next((line for line in cpu.splitlines() if line.startswith("flags")), ""))
@@ -59,8 +59,8 @@ def _built(compiler: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / "kernels.so"
-            # Without libgomp: its functions are found in the one that torch has loaded, so that there is one pool
-            # of threads and not two that wait for each other.
+            # Not linked with libgomp: its functions are found in the one that torch has loaded, so that there is one
+            # thread pool and not two that compete.
             command = [compiler, *FLAGS, "-nostdlib", str(SOURCE), "-o", str(built)]
             subprocess.run(command, capture_output=True, check=True, timeout=120)
             os.replace(built, target)
@@ -73,14 +73,14 @@ def _address(tensor: Tensor) -> ctypes.c_void_p:
 
 
 def call(name: str, n: int, *arguments: Any) -> None:
-    """Call a kernel on n elements; tensors go by address, and torch's number of threads comes last."""
+    """Call a kernel on n elements. Tensors are passed by address; the last argument is torch's number of threads."""
     function: Callable[..., Any] = getattr(library(), name)
     given = [_address(a) if isinstance(a, Tensor) else a for a in arguments]
     function(ctypes.c_int64(n), *given, ctypes.c_int(torch.get_num_threads()))
 
 
 def blocks(n: int) -> int:
-    """How many blocks n elements take: one sum, and one range of the noise's counter, for each."""
+    """The number of blocks for n elements. Each block has one sum and one range of the noise counter."""
     kernels = library()
     assert kernels is not None
     size = kernels.ks_block()

@@ -1,14 +1,14 @@
-"""Noise by counting: standard normals that are a function of a key and of their place, from the generator Philox4x32.
+"""Counter-based noise: standard normals that depend only on a key and on their index, from the generator Philox4x32.
 
 Philox (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011) turns a counter into random
-words by ten rounds of multiplication; seven are enough to pass TestU01's BigCrush. A number depends on the key and its
-counter alone. So any part of a stream can be made by itself, by any number of threads, and made again for a gradient.
+words by ten rounds of multiplication; seven are enough to pass TestU01's BigCrush. A number depends only on the key and
+its counter. So any part of a stream can be generated separately, by any number of threads, and again for a gradient.
 
-A stream is named by the 64 bits of `key` and two numbers of 32 bits: the `weight` that the noise is for, and the `part`
-of it. Its normals come in blocks of 2,048. Counter j of block i is the number 512 i + j in two words, then weight and
-part. Its four random words give two pairs of normals by Box and Muller, at places j, 512 + j, 1024 + j and 1536 + j.
+A stream is identified by the 64 bits of `key` and two 32-bit numbers: the `weight` that the noise is for, and its
+`part`. Its normals come in blocks of 2,048. Counter j of block i is the number 512 i + j in two words, then weight and
+part. Its four random words give two pairs of normals by Box-Muller, at the indices j, 512 + j, 1024 + j and 1536 + j.
 
-kernels.c holds the same in C. Where that can't be had, torch's operations make the same stream.
+kernels.c implements the same in C. Without it, torch operations make the same stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kernelseed.fast import kernels
 ROUNDS = 10
 COUNTERS = 512
 BLOCK = 4 * COUNTERS
-CHUNK = 128  # blocks that torch's operations make together: few enough to stay in cache
+CHUNK = 128  # blocks that torch operations make together; few enough to stay in the cache
 
 WORD = 0xFFFFFFFF
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
@@ -32,11 +32,11 @@ KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 
 
 def philox4x32(counter: Tensor, key: Tensor, rounds: int = ROUNDS) -> Tensor:
-    """Random words for counters of shape (..., 4) and a key of shape (2,): all of them int64 that hold 32 bits."""
+    """Random words for counters of shape (..., 4) and a key of shape (2,); all are int64 with 32-bit values."""
     x0, x1, x2, x3 = counter.unbind(-1)
     key0, key1 = key.unbind()
     for _ in range(rounds):
-        # A product's top bit is its sign here, which the shift copies: hence the masks.
+        # The masks are needed because the top bit of a product is a sign bit here, which the shift copies.
         p, q = x0 * MULTIPLIERS[0], x2 * MULTIPLIERS[1]
         x0, x1 = ((q >> 32) & WORD) ^ x1 ^ key0, q & WORD
         x2, x3 = ((p >> 32) & WORD) ^ x3 ^ key1, p & WORD
@@ -45,7 +45,7 @@ def philox4x32(counter: Tensor, key: Tensor, rounds: int = ROUNDS) -> Tensor:
 
 
 def _rounds(x: list[Tensor], spare: Tensor, key: list[int]) -> list[Tensor]:
-    """The same in place: returns the four words in the lower halves of int64, and leaves dirt in the upper ones."""
+    """The same in place. The four words are in the lower halves of int64; the upper halves are undefined."""
     x0, x1, x2, x3 = x
     for number in range(ROUNDS):
         p, q = x0.bitwise_and_(WORD).mul_(MULTIPLIERS[0]), x2.bitwise_and_(WORD).mul_(MULTIPLIERS[1])
@@ -56,11 +56,11 @@ def _rounds(x: list[Tensor], spare: Tensor, key: list[int]) -> list[Tensor]:
 
 
 def _pair(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> None:
-    """Two independent standard normals from two random words, which are used up, by Box and Muller."""
-    # 31 bits: in float32 small numbers keep theirs, so the tail reaches 6.6 standard deviations.
+    """Two independent standard normals from two random words by Box-Muller. The words are overwritten."""
+    # 31 bits: float32 keeps the precision of small numbers, so the tail reaches 6.6 standard deviations.
     radius = a.bitwise_and_(WORD).bitwise_right_shift_(1).float().add_(0.5).mul_(2.0**-31).log_().mul_(-2).sqrt_()
-    # In kernels.c the top two bits turn back by quarters, and the others are an angle within [-pi/4, pi/4). Here both
-    # are one number within [-2^31, 2^31), for an angle within [-pi, pi).
+    # In kernels.c the top two bits select a quarter turn, and the others are an angle in [-pi/4, pi/4). Here both form
+    # one number in [-2^31, 2^31), for an angle in [-pi, pi).
     turn = b.bitwise_xor_(0xC0000000).add_(0xA0000000).bitwise_and_(WORD).sub_(0x80000000)
     angle = turn.float().mul_(math.pi * 2.0**-31)
     torch.mul(radius, angle.cos(), out=first)
@@ -68,7 +68,7 @@ def _pair(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> None:
 
 
 def _plain(n: int, key: Tensor, weight: int, part: int) -> Tensor:
-    """The stream by torch's operations, in place on a few buffers, which is a third faster than new tensors."""
+    """The stream with torch operations, in place on a few buffers, which is a third faster than new tensors."""
     blocks, halves = -(-n // BLOCK), key.tolist()
     noise = torch.empty(blocks, 4, COUNTERS, dtype=torch.float32, device="cpu")
     buffers = torch.empty(5, min(blocks, CHUNK), COUNTERS, dtype=torch.int64, device="cpu")
@@ -89,7 +89,7 @@ def _plain(n: int, key: Tensor, weight: int, part: int) -> Tensor:
 def normal(n: int, key: Tensor, weight: int = 0, part: int = 0) -> Tensor:
     """The first n normals of a stream, in float32 on the CPU. `key` is an int32 tensor of two elements.
 
-    torch's CPU generator makes normals one after another, in one thread, and takes longer than all the rest of a draw.
+    torch's CPU generator uses a single thread and takes longer than the rest of a draw.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return _operation(n, key, weight, part)
@@ -100,8 +100,8 @@ def normal(n: int, key: Tensor, weight: int = 0, part: int = 0) -> Tensor:
     return noise
 
 
-# For torch.compile and torch.func a stream is one operation. Its hundred parts in the graph of each weight would take a
-# compiler minutes for a ResNet, and run slower.
+# For torch.compile and torch.func a stream is one operation. With its hundred operations in the graph of each weight, a
+# ResNet would take minutes to compile and run slower.
 _SCHEMA = "(SymInt n, Tensor key, SymInt weight, SymInt part) -> Tensor"
 _operation = torch.library.custom_op("kernelseed::normal", normal, mutates_args=(), schema=_SCHEMA)
 

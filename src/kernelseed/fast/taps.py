@@ -1,4 +1,4 @@
-"""Convolutions of pictures hardly larger than the kernel, where most of the work is done on padding."""
+"""Convolutions of images that are hardly larger than the kernel, where most of the work is on padding."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Windows = list[tuple[slice, slice]]
 
 
 class TrimmedConv2d(nn.Conv2d):
-    """A convolution that leaves out the taps which no output position brings over the picture.
+    """A convolution that skips the taps that see only padding at every output position.
 
-    A 28 x 28 picture reaches the last stage of a ResNet-18 as one pixel. Of a 3 x 3 kernel with padding only the centre
-    meets it: the output is the same without the other eight taps, their gradient is zero either way, and the layer
-    takes a ninth of the work.
+    A 28 x 28 image is a single pixel in the last stage of a ResNet-18. Only the centre of a padded 3 x 3 kernel sees
+    it. Without the other eight taps the output is the same, their gradient is zero either way, and the layer needs a
+    ninth of the work.
     """
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # Zeros beyond the picture are what makes a tap void, and whatever stands in for a tensor runs itself.
+        # A tap can be skipped only if the padding is zero, and a tensor subclass runs its own convolution.
         if self.padding_mode != "zeros" or type(weight) not in (Tensor, nn.Parameter):
             return super()._conv_forward(input, weight, bias)
         return conv2d(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
@@ -37,7 +37,7 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`torch.conv2d` without the void taps, and by matrix products where that is faster."""
+    """`torch.conv2d` without the taps that see only padding, and with matrix products where that is faster."""
     if not isinstance(padding, str):
         strides, dilations = _pair(stride), _pair(dilation)
         axes = zip(input.shape[-2:], weight.shape[-2:], strides, _pair(padding), dilations, strict=True)
@@ -50,19 +50,19 @@ def conv2d(
     return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 
-# Measured: below, the copies of the weight take longer than they save.
+# Measured. With smaller batches or more positions, copying the weight takes longer than the matrix products save.
 BATCH, POSITIONS = 64, 4
 
 
 def by_position(input: Tensor, weight: Tensor, bias: Tensor | None, down: Windows, across: Windows) -> Tensor:
-    """A convolution as one matrix product for each output position: what it sees, times the taps that meet it.
+    """A convolution as one matrix product per output position: the pixels that it sees times the taps that meet them.
 
     down, across  the windows of the output's rows and columns
 
-    A 3 x 3 convolution of four pixels with padding multiplies zeros in five of nine cases; these products in none, and
-    their backward pass is made of matrix products too.
+    Five of nine multiplications in a padded 3 x 3 convolution of 2 x 2 pixels are by zero; none are here, and the
+    backward pass also consists of matrix products.
     """
-    pixels = input.permute(0, 2, 3, 1).contiguous()  # channels last: a window is copied by whole rows of channels
+    pixels = input.permute(0, 2, 3, 1).contiguous()  # channels last, so that a window is copied in long rows
     taps = weight.permute(2, 3, 1, 0).contiguous()
     outputs = [
         pixels[:, rows, columns].flatten(1) @ taps[tap_rows, tap_columns].flatten(0, 2)
@@ -71,7 +71,7 @@ def by_position(input: Tensor, weight: Tensor, bias: Tensor | None, down: Window
     ]
     output = torch.stack(outputs, 1).unflatten(1, (len(down), len(across)))
     output = (output if bias is None else output + bias).permute(0, 3, 1, 2)
-    # Laid out as the convolution would: a model may take a `view` of it.
+    # In the memory format of the convolution, because a model may take a `view` of it.
     return output if input.stride(1) == 1 else output.contiguous()
 
 
@@ -91,7 +91,7 @@ def windows(extent: int, taps: int, stride: int, padding: int, dilation: int) ->
 
 
 def live_taps(extent: int, taps: int, stride: int, padding: int, dilation: int) -> tuple[slice, int]:
-    """The taps along one axis that meet the picture, and the padding that they need.
+    """The taps along one axis that meet the image, and the padding that they need.
 
     >>> live_taps(extent=1, taps=3, stride=1, padding=1, dilation=1)
     (slice(1, 2, None), 0)
@@ -106,14 +106,14 @@ def live_taps(extent: int, taps: int, stride: int, padding: int, dilation: int) 
     first, stop = min(seen.start for seen in live), max(seen.stop for seen in live)
     before = padding - first * dilation
     after = (len(positions) - 1) * stride - padding + (stop - 1) * dilation + 1 - extent
-    # A convolution pads both sides alike; what it would round away at the far end by its stride may be more.
+    # A convolution pads both sides equally. With a stride, it may ignore some padding at the far end.
     if before < 0 or not after <= before < after + stride:
         return everything
     return slice(first, stop), before
 
 
 def trim(model: Model) -> Model:
-    """Let a model's own 2-D convolutions leave out void taps, in place; the model is returned.
+    """Make the 2-D convolutions of a model skip the taps that see only padding, in place; return the model.
 
     >>> import torch
     >>> convolution = nn.Conv2d(4, 4, 3, padding=1)

@@ -1,4 +1,4 @@
-"""Weights that are a germinator times a seed, run as two thin layers where that takes fewer multiplications."""
+"""Weights that are a germinator times a seed, run as two thin layers where that needs fewer multiplications."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kernelseed.fast.taps import conv2d as trimmed
 
 
 def thin_is_cheaper(shape: torch.Size, rank: int, stride: Sequence[int] = (1,), positions: float = math.inf) -> bool:
-    """Whether a k x k layer into `rank` channels and a 1 x 1 multiply less than the dense layer, an output position.
+    """Whether a k x k layer into `rank` channels and a 1 x 1 layer need fewer multiplications than the dense layer.
 
-    positions  of the output, in all images, for which the dense weight would be multiplied out
+    positions  the number of output positions, over all images, that share the cost of computing the dense weight
     """
     (outputs, inputs), taps = shape[:2], math.prod(shape[2:])
     dense = inputs * outputs * taps * (1 + rank / positions)
-    if is_transposed(shape):  # the 1 x 1 comes first, and so runs at the input's resolution
+    if is_transposed(shape):  # the 1 x 1 layer comes first and runs at the resolution of the input
         return rank * inputs * math.prod(stride) + rank * outputs * taps < dense
     return rank * inputs * taps + rank * outputs < dense
 
 
 def thin_weights(germinator: Tensor, seed: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """The weights of the two layers, in the order in which they run."""
+    """The weights of the two layers, in the order of execution."""
     points = (1,) * (len(shape) - 2)
     if is_transposed(shape):
         return germinator.T.reshape(*germinator.T.shape, *points), seed.transpose(0, 1)
@@ -36,7 +36,7 @@ def thin_weights(germinator: Tensor, seed: Tensor, shape: torch.Size) -> tuple[T
 
 
 class ProductWeight(Tensor):
-    """A weight that convolutions and linear layers run as two; everything else sees the product."""
+    """A weight that convolutions and linear layers run as two layers; all other functions get the product."""
 
     germinator: Tensor
     seed: Tensor
@@ -44,14 +44,14 @@ class ProductWeight(Tensor):
 
     @classmethod
     def of(cls, germinator: Tensor, seed: Tensor, shape: torch.Size, dense: Callable[[], Tensor]) -> ProductWeight:
-        """The factors in the guise of a tensor of the weight's shape; `dense()` multiplies them out."""
+        """The factors as a tensor subclass with the shape of the weight; `dense()` returns their product."""
         self = seed.new_empty(1).expand(shape).as_subclass(cls)
         self.germinator, self.seed, self.dense = germinator, seed, dense
         return self
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Two layers for a convolution or a linear layer; the product for any other function."""
+        """Run a convolution or a linear layer as two layers, and any other function on the product."""
         kwargs = kwargs or {}
         weight_given_second = len(args) > 1 and isinstance(args[1], cls) and not isinstance(args[0], cls)
         if func in LAYERS and weight_given_second:
@@ -62,7 +62,7 @@ class ProductWeight(Tensor):
 
 
 def _positions(x: Tensor, weight: ProductWeight, stride: Sequence[int] = (1,)) -> float:
-    """For how many output positions the dense weight would be made: those of one batch in training, of many else."""
+    """The output positions that share one dense weight: those of one batch in training, unlimited in prediction."""
     return max(1, x.numel() / weight.shape[1] / math.prod(stride)) if torch.is_grad_enabled() else math.inf
 
 

@@ -1,14 +1,14 @@
-"""How good, and how honest, are predicted probabilities?
+"""Metrics of predicted probabilities: accuracy, calibration, abstention and out-of-distribution detection.
 
     summary(probs, labels)                      accuracy, nll, brier, ece, ace, mce, adaptive_ece
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
-    risk_coverage, aurc, threshold_at_risk      what abstaining buys
-    auroc, fpr_at_95_tpr                        telling out-of-distribution inputs apart
-    METRICS                                     how tables call them, and which end of each is better
-    TemperatureScaling                          making a predictor as sure as it is right
+    risk_coverage, aurc, threshold_at_risk      the error rate when a model abstains from uncertain answers
+    auroc, fpr_at_95_tpr                        the detection of out-of-distribution inputs
+    METRICS                                     names and formats of metrics in tables, and which direction is better
+    TemperatureScaling                          calibration by one number
 
-Everything is computed in float64 on the CPU, from the probabilities as they are given (never renormalised),
-and does not depend on the order of the examples.
+Everything is computed in float64 on the CPU from the given probabilities, which are never renormalised, and does not
+depend on the order of the examples.
 """
 
 from kernelseed.metrics.calibration import TemperatureScaling

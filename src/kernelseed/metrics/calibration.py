@@ -1,8 +1,8 @@
-"""Temperature scaling: one number, fitted on validation data, that makes a predictor as sure as it is right.
+"""Temperature scaling: one number, fitted on validation data, that calibrates a predictor.
 
-It works on log-probabilities, p -> p^(1/T) / sum p^(1/T), and so applies to the averaged predictions of any
-method; on the logits z of a single network that is softmax(z / T). T > 1 softens, T < 1 sharpens, and the
-ranking of the classes stays.
+It works on log-probabilities, p -> p^(1/T) / sum p^(1/T), so it applies to the averaged predictions of any method. On
+the logits z of a single network it is softmax(z / T). T > 1 softens, T < 1 sharpens, and the ranking of the classes
+does not change.
 """
 
 import math
@@ -16,12 +16,12 @@ from kernelseed.metrics.checks import check_floating, check_labels, check_probs,
 
 __all__ = ["TemperatureScaling"]
 
-LOWEST, HIGHEST = 0.01, 100.0  # the temperatures fit may return
+LOWEST, HIGHEST = 0.01, 100.0  # the temperatures that fit may return
 
 
 @dataclass(frozen=True)
 class TemperatureScaling:
-    """A temperature, and what it does to probabilities.
+    """A temperature that rescales probabilities.
 
     >>> overconfident = torch.tensor([[0.99, 0.01], [0.99, 0.01], [0.99, 0.01], [0.99, 0.01]])
     >>> scaling = TemperatureScaling.fit(overconfident, torch.tensor([0, 0, 0, 1]))
@@ -45,25 +45,25 @@ class TemperatureScaling:
 
     @classmethod
     def fit(cls, probs: Tensor, labels: Tensor, *, logits: bool = False) -> "TemperatureScaling":
-        """The temperature in [0.01, 100] with the least NLL on (N, K) probs and their labels.
+        """The temperature in [0.01, 100] with the lowest NLL on (N, K) probs and their labels.
 
-        With logits=True, probs are logits. A result on a bound says that the data do not determine one:
-        perfectly separated examples want T -> 0, labels that contradict the ranking T -> infinity. Where
-        every T is equally good, it is 1.
+        With logits=True, probs are logits. A result on a bound means that the data do not determine T: perfectly
+        separated examples lead to T -> 0, and labels that contradict the ranking to T -> infinity. If every T is
+        equally good, the result is 1.
         """
         z = _log_probs(probs, logits)
         y = check_labels(labels, z)[:, None]
-        z = z - z.amax(1, keepdim=True)  # uniform rows are exactly 0, and then so is their slope
+        z = z - z.amax(1, keepdim=True)  # uniform rows become exactly 0, and so does their slope
         z_y = z.gather(1, y)
 
         def slope(log_t: float) -> tuple[float, float]:
-            """d NLL / d(1/T), and its own derivative in log T."""
+            """d NLL / d(1/T), and its derivative with respect to log T."""
             p = (z * math.exp(-log_t)).softmax(1)
             mean = (p * z).sum(1, keepdim=True)
             variance = (p * (z - mean).square()).sum(1)
             return (mean - z_y).mean().item(), -math.exp(-log_t) * variance.mean().item()
 
-        # The NLL is convex in 1/T, so its slope falls as log T grows: one root at most, to be bracketed.
+        # The NLL is convex in 1/T, so its slope falls as log T grows and has at most one root, which can be bracketed.
         low, high, log_t = math.log(LOWEST), math.log(HIGHEST), 0.0
         if slope(log_t)[0] == 0:
             return cls(1.0)
@@ -76,16 +76,16 @@ class TemperatureScaling:
             value, derivative = slope(log_t)
             low, high = (log_t, high) if value > 0 else (low, log_t)
             newton = log_t - value / derivative if derivative else math.inf
-            # Bisect where Newton would leave the bracket or does not halve its step: so the search must end.
+            # Bisect if a Newton step would leave the bracket or does not halve the last step, so that the search ends.
             good = low <= newton <= high and abs(newton - log_t) <= abs(step) / 2
             following = newton if good else (low + high) / 2
             step, log_t = following - log_t, following
         return cls(math.exp(log_t))
 
     def apply(self, probs: Tensor, *, logits: bool = False) -> Tensor:
-        """The scaled probabilities of (N, K) probs (or logits, if True): same dtype and device, detached.
+        """The scaled probabilities of (N, K) probs (logits if logits=True): same dtype and device, detached.
 
-        The ranking of the classes stays, but probabilities that differ by a rounding may come out as a tie.
+        The ranking of the classes does not change, but probabilities that differ only by rounding may become ties.
         """
         return (_log_probs(probs, logits) / self.temperature).softmax(1).to(probs)
 

@@ -1,4 +1,4 @@
-"""What the metrics ask of their arguments: each check returns them in float64, int64 or bool on the CPU."""
+"""Checks of the arguments of metrics. Each check returns its argument as float64, int64 or bool on the CPU."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def check_probs(probs: Tensor) -> Tensor:
     if not valid.all():
         row, column = (~valid).nonzero()[0].tolist()
         raise ArgumentError(f"probs is {p[row, column]:.4g} in row {row}; probabilities lie in [0, 1]: {remedy}.")
-    # Averages over draws err by a few roundings. Half precision is coarse; float64 may be float32, converted.
+    # Averages over draws have rounding errors. Half precision is coarse, and float64 may be converted from float32.
     tolerance = max(1e-4, 8 * torch.finfo(probs.dtype).eps)
     total = p.sum(1)
     if len(off := (~((total - 1).abs() <= tolerance)).nonzero()):
@@ -58,7 +58,7 @@ def check_labels(labels: Tensor, probs: Tensor) -> Tensor:
 
 
 def check_scores(scores: Tensor, name: str) -> Tensor:
-    """scores as float64 on the CPU; infinities are fine, for only the order counts."""
+    """scores as float64 on the CPU; infinities are allowed, because only the order counts."""
     check_floating(scores, name)
     if scores.ndim != 1 or len(scores) == 0:
         raise ArgumentError(
@@ -102,5 +102,5 @@ def check_bins(bins: int) -> None:
 
 
 def kind(value: object) -> str:
-    """What an argument is, for the head of an error: "torch.int64 tensor", "ndarray"."""
+    """The type of an argument for an error message: "torch.int64 tensor", "ndarray"."""
     return f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities: `probs` (N, K), already averaged over draws, against `labels` (N,)."""
+"""Metrics of predicted probabilities: `probs` (N, K), averaged over draws, and `labels` (N,)."""
 
 from dataclasses import dataclass
 
@@ -22,9 +22,8 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
 def nll(probs: Tensor, labels: Tensor) -> float:
     """The mean of -log p(label), in nats.
 
-    A probability below the smallest normal number of probs' own dtype counts as that number, for there it is
-    underflow: a label of probability 0 costs 87.3 nats in float32 or bfloat16, 708.4 in float64 and 9.7 in
-    float16.
+    A probability below the smallest normal number of the dtype of probs counts as that number, because it is
+    underflow: a label with probability 0 costs 87.3 nats in float32 or bfloat16, 708.4 in float64 and 9.7 in float16.
 
     >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([0])), 4)
     0.6931
@@ -36,7 +35,7 @@ def nll(probs: Tensor, labels: Tensor) -> float:
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
-    """The squared distance to the one-hot label: summed over classes (so at most 2), averaged over examples.
+    """The squared distance to the one-hot label, summed over classes (so at most 2) and averaged over examples.
 
     >>> brier(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
     0.5
@@ -48,7 +47,7 @@ def brier(probs: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Confidence against accuracy, bin by bin: bin b holds edges[b] < confidence <= edges[b + 1]."""
+    """Confidence and accuracy in each bin; bin b holds edges[b] < confidence <= edges[b + 1]."""
 
     edges: Tensor  # (bins + 1,)
     count: Tensor  # (bins,) examples in the bin
@@ -67,7 +66,7 @@ class Reliability:
 
     @property
     def ace(self) -> float:
-        """The mean gap of the bins that are not empty, each counting alike."""
+        """The unweighted mean gap of the bins that are not empty."""
         return self.gap.nanmean().item()
 
     @property
@@ -79,8 +78,8 @@ class Reliability:
 def reliability(probs: Tensor, labels: Tensor, bins: int = 15, *, equal_mass: bool = False) -> Reliability:
     """Bin the examples by confidence (their top probability) into bins (lo, hi].
 
-    The bins have equal width on [0, 1] or, with equal_mass, hold equally many examples as far as ties allow:
-    examples of equal confidence share a bin, so some bins may then stay empty.
+    The bins have equal width on [0, 1] or, with equal_mass, hold equally many examples as far as ties allow.
+    Examples with equal confidence share a bin, so some bins may be empty.
 
     >>> r = reliability(torch.tensor([[0.9, 0.1], [0.7, 0.3]]), torch.tensor([0, 1]), bins=2)
     >>> r.count.tolist(), r.accuracy.tolist()
@@ -95,9 +94,9 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15, *, equal_mass: bo
         last = (torch.arange(1, bins + 1) * len(p) + bins - 1) // bins - 1
         edges = torch.cat([torch.zeros(1, dtype=p.dtype), confidence.sort().values[last]])
     else:
-        # Rounded as the probabilities were: 0.6 in float32 is above 0.6 in float64, yet lies on that edge.
+        # Rounded like the probabilities: 0.6 in float32 is above 0.6 in float64, but lies on that edge.
         edges = (torch.arange(bins + 1, dtype=p.dtype) / bins).to(probs.dtype).to(p.dtype)
-    # Rounding may lift a confidence above 1.
+    # Rounding may give a confidence above 1.
     index = (torch.bucketize(confidence, edges) - 1).clamp(max=bins - 1)
     count = torch.bincount(index, minlength=bins)
 
@@ -117,9 +116,9 @@ def ece(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
 
 
 def ace(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """Average calibration error: the plain mean of the gap over the equal-width bins that are not empty.
+    """Average calibration error: the unweighted mean of the gap over the equal-width bins that are not empty.
 
-    Not the adaptive calibration error that others abbreviate alike; for equal-mass bins see adaptive_ece.
+    It is not the adaptive calibration error, which has the same abbreviation; for equal-mass bins see adaptive_ece.
 
     >>> round(ace(torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.7, 0.3]]), torch.tensor([0, 0, 1])), 4)
     0.4
@@ -146,7 +145,7 @@ def adaptive_ece(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
 
 
 def summary(probs: Tensor, labels: Tensor, bins: int = 15) -> dict[str, float]:
-    """Every metric of a classifier's probabilities, by name.
+    """All metrics of a classifier's probabilities, by name.
 
     >>> list(summary(torch.tensor([[0.9, 0.1]]), torch.tensor([0])))
     ['accuracy', 'nll', 'brier', 'ece', 'ace', 'mce', 'adaptive_ece']

@@ -1,6 +1,6 @@
 """Metrics of a score that ranks examples: which to answer, and which are out of distribution.
 
-Only the order of the scores counts. Examples that tie stay together, so the order of examples never matters.
+Only the order of the scores counts. Ties are treated together, so the order of the examples does not matter.
 """
 
 import math
@@ -13,10 +13,10 @@ from kernelseed.metrics.checks import check_correct, check_scores
 
 
 def risk_coverage(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-    """The share of examples answered and the error rate among them, as the confidence threshold falls.
+    """The share of examples that are answered, and the error rate among them, for a falling confidence threshold.
 
-    One point per distinct confidence, the most confident first: examples that tie are answered together. For
-    an uncertainty, such as the entropy, pass its negative.
+    There is one point per distinct confidence, the highest first: ties are answered together. For an uncertainty, such
+    as the entropy, pass its negative.
 
     >>> correct = torch.tensor([True, True, False, False])
     >>> coverage, risk = risk_coverage(torch.tensor([0.9, 0.8, 0.8, 0.6]), correct)
@@ -28,7 +28,7 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def aurc(confidence: Tensor, correct: Tensor) -> float:
-    """The area under the risk-coverage curve: the mean over examples of the risk at their own confidence.
+    """The area under the risk-coverage curve: the mean over examples of the risk at their confidence.
 
     >>> round(aurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False])), 4)
     0.25
@@ -40,8 +40,8 @@ def aurc(confidence: Tensor, correct: Tensor) -> float:
 def threshold_at_risk(confidence: Tensor, correct: Tensor, risk: float) -> float:
     """The lowest confidence t for which the examples with confidence >= t have an error rate of at most risk.
 
-    Use it as `abstain = confidence < t`. It is math.inf when no threshold attains the risk: that abstains
-    always. It holds for the examples given: take a validation set, and expect new data to differ by chance.
+    Use it as `abstain = confidence < t`. It is math.inf, which always abstains, if no threshold attains the risk. It
+    holds for the given examples only: use a validation set, and expect new data to differ by chance.
 
     >>> threshold_at_risk(torch.tensor([0.75, 0.5, 0.25]), torch.tensor([True, True, False]), risk=0.1)
     0.5
@@ -54,9 +54,9 @@ def threshold_at_risk(confidence: Tensor, correct: Tensor, risk: float) -> float
 
 
 def auroc(in_scores: Tensor, out_scores: Tensor) -> float:
-    """The chance that an out-of-distribution input scores above an in-distribution one; a tie counts 1/2.
+    """The probability that an out-of-distribution input scores above an in-distribution one; a tie counts 1/2.
 
-    A higher score means "out", as the entropy `torch.special.entr(probs).sum(-1)` does; negate a confidence.
+    A higher score means "out", as for the entropy `torch.special.entr(probs).sum(-1)`; negate a confidence.
 
     >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.4, 0.9]))
     0.875
@@ -68,7 +68,7 @@ def auroc(in_scores: Tensor, out_scores: Tensor) -> float:
 
 
 def fpr_at_95_tpr(in_scores: Tensor, out_scores: Tensor) -> float:
-    """The share of in-distribution inputs flagged when the threshold flags at least 95 % of the others.
+    """The share of in-distribution inputs above the threshold that flags at least 95 % of the out-of-distribution ones.
 
     "Out" is the positive class and scores higher, as in auroc. Some papers take "in" as the positive class:
     that is fpr_at_95_tpr(-out_scores, -in_scores).

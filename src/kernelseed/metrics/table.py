@@ -1,4 +1,4 @@
-"""The one table of metrics: what each is called, which end of it is better, and how it is written."""
+"""The table of metrics: the name of each, which direction is better, and the format of its values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric as tables and pages show it.
+    """A metric, as shown in tables and pages.
 
     >>> accuracy = METRICS["accuracy"]
     >>> accuracy.heading, accuracy.show(0.95), accuracy.best([0.91, 0.95004, 0.95001])
@@ -18,18 +18,18 @@ class Metric:
     """
 
     name: str
-    """Its key in the results of a run."""
+    """The key in the results of a run."""
     title: str
-    """In the heading of a table."""
+    """The name in the heading of a table."""
     words: str
-    """In a sentence."""
+    """The name in a sentence."""
     better: Literal["higher", "lower"] = "lower"
     unit: str = ""
     template: str = "{:.4f}"
 
     @property
     def arrow(self) -> str:
-        """To the better end."""
+        """The arrow in the better direction."""
         return "↑" if self.better == "higher" else "↓"
 
     @property
@@ -39,19 +39,19 @@ class Metric:
 
     @property
     def meaning(self) -> str:
-        """What the title stands for, with the unit."""
+        """The name in words, with the unit."""
         return f"{self.words} in {self.unit}" if self.unit else self.words
 
     def show(self, value: float) -> str:
-        """A value as it is written."""
+        """The text of a value."""
         return self.template.format(value)
 
     def gain(self, first: float, second: float) -> float:
-        """By how much the first value is better than the second; negative if it is worse."""
+        """How much better the first value is than the second; negative if it is worse."""
         return first - second if self.better == "higher" else second - first
 
     def best(self, values: Iterable[float]) -> str | None:
-        """The best value as it is written: all that read like it share the first place. None if no value is finite."""
+        """The text of the best value; values with the same text tie. None if no value is finite."""
         finite = [value for value in values if math.isfinite(value)]
         return self.show((max if self.better == "higher" else min)(finite)) if finite else None
 
@@ -67,4 +67,4 @@ METRICS = {
         Metric("brier", "Brier", "Brier score"),
     )
 }
-"""What tables compare, in the order of their columns."""
+"""The metrics of tables, in the order of their columns."""

@@ -1,4 +1,4 @@
-"""The figures of the report: each takes values and returns an SVG string that follows its page's theme."""
+"""The figures of the report: each takes values and returns an SVG string that follows the theme of its page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kernelseed.report.svg import (
 WIDTH, HEIGHT = 460, 320  # of a figure that stands alone; narrow, so that a phone can still show its text
 PANEL = 220  # the width of one of several small panels
 _SMALL = 11.5  # the size of the text there
-_LONG_CURVE = 240  # points kept of a curve: more than can be told apart at this size
+_LONG_CURVE = 240  # points of a curve; more would not be visible at this size
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def scatter(
     y_show: Show = number,
     reference: tuple[float, str] | None = None,
 ) -> Markup:
-    """Points with their labels, none on another; `reference` is an x worth a line, and what to call it."""
+    """Points with labels that do not overlap; `reference` is an x with a vertical line, and the label of the line."""
     left, right, top, bottom = 58, WIDTH - 12, 30, HEIGHT - 44
     xs = [point.x for point in points] + ([reference[0]] if reference else [])
     x = scale_for(xs, left, right, pad=0.12, log=min(xs) > 0 and max(xs) / min(xs) > 12)
@@ -94,7 +94,7 @@ def scatter(
     ceiling, avoid = top, []
     if reference:
         at = x(reference[0])
-        ceiling = top + 16  # no label of a point on the label of the line
+        ceiling = top + 16  # keeps the labels of points off the label of the line
         avoid = [Box(at - 2, top, at + 2, bottom)]
         end = at > (left + right) / 2
         body += [
@@ -107,7 +107,7 @@ def scatter(
         body.append(_leader(px, py, box))
         said = f"{point.label}: {y_show(point.y)}, {point.x:,.0f} {x_label}"
         body.append(marker(point.look, px, py, 5.5, tag("title", said)))
-        # anchored at the end that faces the point, so that the reader's own font cannot pull the two apart
+        # anchored at the end that faces the point, so that the label stays near it in any font
         facing_left = box.right < px
         edge = box.right if facing_left else box.left
         anchor = "end" if facing_left else "start"
@@ -118,7 +118,7 @@ def scatter(
 
 
 def _leader(x: float, y: float, box: Box) -> Markup:
-    """A hair line from a point to its label, where the label had to move away."""
+    """A thin line from a point to its label, if the label is not next to it."""
     if box.distance(x, y) <= 14:
         return Markup("")
     return line(x, y, *box.nearest(x, y), MUTED, stroke_width=0.7)
@@ -133,9 +133,9 @@ def lines(
     y_show: Show = number,
     from_zero: bool = False,
 ) -> Markup:
-    """Curves with their names at their ends. Long ones are thinned.
+    """Curves with their names at the right. Long curves are thinned.
 
-    The y axis is logarithmic where positive values span decades, unless both axes are to begin at zero.
+    The y axis is logarithmic if the values are positive and span decades, unless `from_zero` starts both axes at zero.
     """
     names = [shorten(one.label, 130) for one in series]
     left, right, top, bottom = 48, WIDTH - 26 - max(text_width(name) for name in names), 30, HEIGHT - 44
@@ -168,7 +168,7 @@ def lines(
 
 
 def _thinned(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most _LONG_CURVE of the points, evenly over x, the first and the last among them."""
+    """About _LONG_CURVE of the points, evenly spaced in x, including the first and the last."""
     if len(xs) <= _LONG_CURVE:
         return xs, ys
     wanted = np.searchsorted(xs, np.linspace(xs[0], xs[-1], _LONG_CURVE)).clip(max=len(xs) - 1)
@@ -177,13 +177,13 @@ def _thinned(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def reliability_diagram(bins: Reliability, style: Look, label: str) -> Markup:
-    """Accuracy against confidence with 95 % intervals, and how many examples each bin holds beneath."""
+    """Accuracy against confidence with 95 % intervals; below, the number of examples in each bin."""
     edges, counts, confidence, accuracy = (
         np.asarray(values) for values in (bins.edges, bins.count, bins.confidence, bins.accuracy)
     )
     left, right, top, bottom, floor = 42, PANEL - 18, 26, 180, 238
     x, y = Scale(0, 1, left, right), Scale(0, 1, bottom, top)
-    # log scale: the last bin often holds nearly everything; from 1/2, so that a single example has a height
+    # log scale, because the last bin often holds nearly all examples; from 1/2, so that one example has a visible bar
     count_y = Scale(0.5, max(float(counts.max()), 1.0), floor, bottom + 14, math.log10)
     body = [y_axis(y, left, right, "accuracy", percent, about=4)]
     body.append(line(x(0), y(0), x(1), y(1), MUTED, stroke_dasharray="4 3"))
@@ -218,7 +218,7 @@ def reliability_diagram(bins: Reliability, style: Look, label: str) -> Markup:
 
 
 def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share seen in `count` examples: sensible at 0 and 1 too."""
+    """The Wilson 95 % interval of a proportion over `count` examples; it is also valid at 0 and 1."""
     scale = 1 + z * z / count
     middle = (share + z * z / (2 * count)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
@@ -234,7 +234,7 @@ def back_to_back(
     *,
     x_show: Show = number,
 ) -> Markup:
-    """Two histograms on one axis, filled bars upward, hollow ones downward, on a square-root scale."""
+    """Two histograms on one axis: filled bars upward, hollow bars downward, on a square-root scale."""
     left, right, top, bottom = 42, PANEL - 18, 24, 184
     middle = (top + bottom) / 2
     x = Scale(float(shares.edges[0]), float(shares.edges[-1]), left, right)

@@ -1,4 +1,4 @@
-"""What the numbers say, in a table with its best values marked and in a few sentences that claim no more."""
+"""The results as a table with its best values marked, and as sentences that claim only what the test set supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelseed.report.record import RunRecord
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table, and where a run has its value."""
+    """A column of the table, and how to get its value from a run."""
 
     metric: Metric
     value: Callable[[RunRecord], float]
@@ -23,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A written value, and whether no run has a better one."""
+    """The text of a value, and whether it is the best."""
 
     text: str
     best: bool
@@ -47,7 +47,7 @@ COLUMNS = (
 
 
 def cells(runs: Sequence[RunRecord], column: Column) -> list[Cell]:
-    """One cell per run. Every run that shows the best value is marked, for what reads alike ranks alike."""
+    """One cell per run. All runs with the same text as the best value are marked."""
     values = [float(column.value(run)) for run in runs]
     known = [value for value in values if math.isfinite(value)]
     best = column.metric.best(known) if len(known) > 1 else None
@@ -56,7 +56,7 @@ def cells(runs: Sequence[RunRecord], column: Column) -> list[Cell]:
 
 
 def data_name(run: RunRecord) -> str | None:
-    """The name of the data as the config tells it: `data` or `dataset`, a word or a section with a `name`."""
+    """The name of the data set in the config: `data` or `dataset`, a string or a section with a `name`."""
     for key in ("dataset", "data"):
         said = run.config.get(key)
         if isinstance(said, dict):
@@ -72,7 +72,7 @@ def joined(words: Sequence[str]) -> str:
 
 
 def same_examples(runs: Sequence[RunRecord]) -> bool:
-    """Whether all runs were judged on the same labels in the same order."""
+    """Whether all runs were tested on the same labels in the same order."""
     return all(np.array_equal(run.labels, runs[0].labels) for run in runs)
 
 
@@ -82,7 +82,7 @@ def _spelled(count: int) -> str:
 
 
 def what_was_compared(runs: Sequence[RunRecord]) -> str:
-    """How many runs, on which data, judged on how many examples."""
+    """The number of runs, the data sets and the number of test examples."""
     data = sorted({name for run in runs if (name := data_name(run))})
     counts = sorted({len(run.labels) for run in runs})
     count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
@@ -95,7 +95,7 @@ def what_was_compared(runs: Sequence[RunRecord]) -> str:
 
 
 def sentences(runs: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
-    """The most accurate, the best by NLL, the smallest: and which runs the test set cannot tell from them."""
+    """The run with the best accuracy, the best NLL and the smallest size, and the runs that are as good as it."""
     if len(runs) == 1:
         return _alone(runs[0], names[0])
     if not same_examples(runs):
@@ -111,7 +111,7 @@ def sentences(runs: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
 
 
 def _leader(runs: Sequence[RunRecord], names: Sequence[str], metric: Metric, losses: list[np.ndarray]) -> str:
-    """Who leads in this metric, and who is as good as far as these examples can tell."""
+    """The best run by this metric, and the runs whose difference from it is within the sampling error."""
     row, unit = cells(runs, _predicted(metric)), metric.unit and f" {metric.unit}"
     praise = f"the {'highest' if metric.better == 'higher' else 'lowest'} {metric.words}"
     best = [i for i, cell in enumerate(row) if cell.best]
@@ -148,11 +148,11 @@ def _size(run: RunRecord) -> str:
 
 
 def _alone(run: RunRecord, name: str) -> list[str]:
-    """With nothing to compare, how sure the accuracy is."""
+    """For a single run, its accuracy with a confidence interval."""
     low, high = wilson(float(run.correct.mean()), len(run.labels))
     return [
         f"{name} is right on {run.correct.mean():.2%} of the test examples; "
-        f"from so many examples the 95% interval of its accuracy is {low:.1%} to {high:.1%}.",
+        f"the 95% interval of its accuracy is {low:.1%} to {high:.1%}.",
         f"It stores {_size(run)}.",
     ]
 
@@ -163,7 +163,7 @@ def _surprise(run: RunRecord) -> np.ndarray:
 
 
 def distinguishable(loss: np.ndarray, other: np.ndarray) -> bool:
-    """Is the mean difference of two losses on the same examples outside its own 95 % interval around zero?"""
+    """Whether the 95 % interval of the mean paired difference of two losses excludes zero."""
     difference = np.asarray(loss, float) - np.asarray(other, float)
     error = difference.std(ddof=1) / math.sqrt(len(difference)) if len(difference) > 1 else math.inf
     return bool(abs(difference.mean()) > 1.96 * error)

@@ -1,4 +1,4 @@
-"""The test images worth a look, stored inside the page."""
+"""The most uncertain and most confidently wrong test images, embedded in the page."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from PIL import Image
 
 from kernelseed.report.record import RunRecord
 
-MOST_PIXELS = 64  # the longer side of a stored image: larger ones are scaled down to keep the page small
+MOST_PIXELS = 64  # the longer side of an image; larger ones are scaled down to keep the page small
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A test image and what was thought of it."""
+    """A test image and its prediction."""
 
     uri: str
     truth: str
@@ -27,7 +27,7 @@ class Tile:
 
 
 def most_uncertain(run: RunRecord, count: int = 6) -> list[Tile]:
-    """The test images of the highest predictive entropy."""
+    """The test images with the highest predictive entropy."""
     chosen = np.argsort(-run.entropy, kind="stable")[:count]
     return [_tile(run, i) for i in chosen]
 
@@ -49,7 +49,7 @@ def _tile(run: RunRecord, i: int) -> Tile:
 
 
 def _sure(confidence: float) -> str:
-    return f"{confidence:.1%}" if confidence < 0.9995 else ">99.9%"  # nothing here is certain
+    return f"{confidence:.1%}" if confidence < 0.9995 else ">99.9%"  # not "100.0%", which would claim certainty
 
 
 def _class_name(run: RunRecord, index: int) -> str:
@@ -57,7 +57,7 @@ def _class_name(run: RunRecord, index: int) -> str:
 
 
 def data_uri(image: np.ndarray) -> str:
-    """A (C, H, W) uint8 image as a PNG inside a URI; of an unusual number of channels the first is shown."""
+    """A (C, H, W) uint8 image as a PNG data URI; if C is neither 3 nor 4, only the first channel."""
     pixels = image.transpose(1, 2, 0) if len(image) in (3, 4) else image[0]
     stored = Image.fromarray(np.ascontiguousarray(pixels))
     stored.thumbnail((MOST_PIXELS, MOST_PIXELS))

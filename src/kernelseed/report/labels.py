@@ -1,4 +1,4 @@
-"""Where to write the labels of points and lines so that none lies on another."""
+"""The placement of labels for points and lines, without overlaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DETOUR = 50  # how much farther away a label may go to keep clear of a line or 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle; y grows downward, as everywhere in SVG."""
+    """A rectangle; y grows downward, as in SVG."""
 
     left: float
     top: float
@@ -23,26 +23,26 @@ class Box:
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Whether the two share some area."""
+        """Whether the two boxes overlap."""
         apart = self.right <= other.left or other.right <= self.left
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
     def nearest(self, x: float, y: float) -> tuple[float, float]:
-        """The spot of the box nearest to the point."""
+        """The place in the box that is nearest to the point."""
         return min(max(x, self.left), self.right), min(max(y, self.top), self.bottom)
 
     def distance(self, x: float, y: float) -> float:
-        """How far the point is from the box."""
+        """The distance of the point from the box."""
         return math.dist((x, y), self.nearest(x, y))
 
     def inside(self, other: Box) -> bool:
-        """Whether the other box holds this one."""
+        """Whether this box lies in the other one."""
         within = other.left <= self.left and self.right <= other.right
         return within and other.top <= self.top and self.bottom <= other.bottom
 
 
 def text_width(label: str) -> float:
-    """About how wide the label is: rather too wide, for fonts differ from reader to reader."""
+    """An estimate of the label's width, on the large side because fonts differ."""
     return FONT_SIZE * sum(_width(character) for character in label)
 
 
@@ -64,10 +64,10 @@ def shorten(label: str, width: float) -> str:
 def label_points(
     labels: Sequence[str], points: Sequence[tuple[float, float]], frame: Box, avoid: Sequence[Box] = ()
 ) -> list[Box]:
-    """One box per label, near its point and clear of the other labels and of all the points' marks.
+    """One box per label, near its point and clear of the other labels and of all markers.
 
-    Greedy, in the order given: the nearest free place wins, where lying on what is better avoided, or being
-    led to across another label, counts as far. A label that finds no room stays right of its point.
+    Greedy, in the order given: each label takes the nearest free place. A place counts as farther if it covers a box
+    to avoid or if its leader line crosses another label. A label without a free place stays right of its point.
     """
     marks = [Box(x - 6, y - 6, x + 6, y + 6) for x, y in points]
     placed: list[Box] = []
@@ -90,7 +90,7 @@ def label_points(
 
 
 def _leader(x: float, y: float, box: Box) -> list[Box]:
-    """The line from a point to its label as a row of dots."""
+    """Points on the leader line from a point to its label."""
     near_x, near_y = box.nearest(x, y)
     steps = max(int(box.distance(x, y) / 4), 1)
     dots = [(x + (near_x - x) * i / steps, y + (near_y - y) * i / steps) for i in range(steps)]
@@ -98,7 +98,7 @@ def _leader(x: float, y: float, box: Box) -> list[Box]:
 
 
 def _places(x: float, y: float, width: float, frame: Box) -> Iterator[Box]:
-    """Places for a label of this width around (x, y): right and left first, then ever wider rings."""
+    """Candidate boxes for a label of this width around (x, y): right and left first, then wider and wider rings."""
     half = LINE_HEIGHT / 2
     for side in (x + 9, x - 9 - width):
         yield Box(side, y - half, side + width, y + half)
@@ -107,14 +107,14 @@ def _places(x: float, y: float, width: float, frame: Box) -> Iterator[Box]:
         for sixteenth in (4, 12, 2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8):
             angle = sixteenth * math.pi / 8
             middle = y - distance * math.sin(angle)
-            # the near end of the text faces the point: its left end on the right side and the reverse
+            # on the right of the point the left end of the text is near it, and the other way round
             left = x + distance * math.cos(angle) - width * (1 - math.cos(angle)) / 2
             left = min(max(left, frame.left), frame.right - width)
             yield Box(left, middle - half, left + width, middle + half)
 
 
 def spread(heights: Sequence[float], top: float, bottom: float) -> list[float]:
-    """The heights moved apart by a line each and kept between top and bottom, their order unchanged."""
+    """The heights, moved at least one line apart between top and bottom, in the same order."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
     gap = min(LINE_HEIGHT, (bottom - top) / max(len(heights) - 1, 1))
     moved = list(heights)

@@ -1,4 +1,4 @@
-"""One HTML file that compares runs: nothing to install, nothing to download, no script inside."""
+"""One self-contained HTML file that compares runs, without scripts or downloads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TITLE = "What the networks know, and what they do not"
 
 @dataclass(frozen=True)
 class Shown:
-    """A run as the page shows it: the same name and look in every figure."""
+    """A run with its name and look, which are the same in every figure."""
 
     run: RunRecord
     name: str
@@ -36,13 +36,13 @@ class Shown:
 
     @property
     def chip(self) -> Markup:
-        """The run's mark for a line of text."""
+        """The run's marker, for use in a line of text."""
         return chip(self.look)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure of a section, with the run it belongs to or a title of its own."""
+    """One figure of a section, with the run that it belongs to."""
 
     svg: Markup
     of: Shown | None = None
@@ -82,7 +82,7 @@ def render(runs: Sequence[RunRecord], title: str = TITLE) -> str:
 def write(
     runs: Sequence[RunRecord], path: str | os.PathLike[str], title: str = TITLE, *, overwrite: bool = False
 ) -> Path:
-    """Write the page to `path`, whole or not at all."""
+    """Write the page to `path`, completely or not at all."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise PathExistsError(f"{path} exists; choose another name, or pass overwrite=True to replace it.")
@@ -91,7 +91,7 @@ def write(
 
 
 def _names(runs: Sequence[RunRecord]) -> list[str]:
-    """The labels; where two runs share one, the folder's name tells them apart."""
+    """The labels of the runs; if two runs have the same label, with the names of their folders."""
     seen = Counter(run.label for run in runs)
     return [run.label if seen[run.label] == 1 else f"{run.label} ({run.name})" for run in runs]
 
@@ -166,9 +166,9 @@ def _images(run: RunRecord) -> tuple[list[gallery.Tile], list[gallery.Tile]]:
 
 
 def _curves(shown: Sequence[Shown]) -> list[Panel]:
-    """A figure per kind of curve, in the order in which the runs bring them.
+    """One figure per kind of curve, in the order of their first appearance.
 
-    A run that predicts in several ways was trained once: the first of them stands for all.
+    A run that predicts in several ways was trained once, so only its first record is shown.
     """
     shown = list({one.run.name: one for one in reversed(shown)}.values())[::-1]
     kinds = dict.fromkeys(kind for one in shown for kind in one.run.curves)

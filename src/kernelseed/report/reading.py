@@ -1,4 +1,4 @@
-"""From run folders to the records that the page shows."""
+"""Read run folders into the records that the page shows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kernelseed.training import RunFolder
 
 
 def read(paths: Sequence[Path], data_dir: Path | None = None) -> list[RunRecord]:
-    """The records of several runs, each named by as much of its path as tells it from the others."""
+    """The records of several runs, each named by the end of its path that distinguishes it from the others."""
     names = distinct_names([path.resolve() for path in paths])
     return [record for path, name in zip(paths, names, strict=True) for record in records(path, name, data_dir)]
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The last parts of paths, as many as it takes.
+    """The last parts of the paths, as many as make them distinct.
 
     >>> distinct_names([Path("runs/ksn/seed-0"), Path("runs/bnn/seed-0")])
     ['ksn/seed-0', 'bnn/seed-0']

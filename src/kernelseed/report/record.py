@@ -1,4 +1,4 @@
-"""What the report needs to know about one run: a value, filled by whoever reads run folders."""
+"""The data about one run that the report needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One trained network and what it said about the test set (N examples, K classes)."""
+    """One trained network and its predictions on the test set (N examples, K classes)."""
 
     name: str  # the run's folder name
     method: str  # "ksn", "bnn", "baseline", "dropout", ...

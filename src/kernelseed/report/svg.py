@@ -1,6 +1,6 @@
-"""The few SVG pieces the figures are made of: elements, scales, axes, looks.
+"""The SVG elements of the figures: shapes, scales, axes, looks.
 
-Colours are CSS variables with a fallback, so that a figure follows the page's theme and still stands alone.
+Colours are CSS variables with a fallback, so that a figure follows the theme of its page and also works alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MUTED = "var(--muted, #59626d)"
 RULE = "var(--rule, #dcdad2)"
 PAPER = "var(--paper, #fcfbf8)"
 
-# Chosen so that no two fall together under deuteranopia, protanopia or tritanopia, on paper and on black.
+# Chosen so that all differ under deuteranopia, protanopia and tritanopia, on light and on dark backgrounds.
 RUN_COLOURS_LIGHT = ("#1a86e0", "#b93a0b", "#1f6f6c", "#6d28c4", "#c07a10", "#dd4a9e", "#85103a", "#2f3f80")
 RUN_COLOURS_DARK = ("#77d0ff", "#fb8530", "#2fae9d", "#b35cf7", "#fbd24e", "#cf86ea", "#ea5257", "#b6cc9f")
 DASHES = ("", "6 3", "2 3")
@@ -35,7 +35,7 @@ MARKERS = (
 
 @dataclass(frozen=True)
 class Look:
-    """How one run is drawn wherever it appears."""
+    """The colour, marker and dashes of one run in all figures."""
 
     colour: str
     marker: str
@@ -43,7 +43,7 @@ class Look:
 
 
 def look(slot: int) -> Look:
-    """The look of the run in this place of the list; never colour alone tells two runs apart."""
+    """The look of the run at this index; two runs never differ by colour alone."""
     colour = slot % len(RUN_COLOURS_LIGHT)
     return Look(
         colour=f"var(--run-{colour}, {RUN_COLOURS_LIGHT[colour]})",
@@ -53,7 +53,7 @@ def look(slot: int) -> Look:
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """An element. Whatever is not Markup is escaped; `font_size` becomes `font-size`; None is left out."""
+    """An element. Children that are not Markup are escaped; `font_size` becomes `font-size`; None is left out."""
     written = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _short(value))
         for key, value in attributes.items()
@@ -76,7 +76,7 @@ def text(
     fill: str = MUTED,
     **more: object,
 ) -> Markup:
-    """Words at a place; `anchor` is which end of them lies there ("start" unless told)."""
+    """Text at a place; `anchor` is the end of the text that lies there ("start" by default)."""
     return tag("text", content, x=x, y=y, text_anchor=anchor, fill=fill, **more)
 
 
@@ -91,7 +91,7 @@ def rect(x: float, y: float, width: float, height: float, fill: str, **more: obj
 
 
 def path(xs: Iterable[float], ys: Iterable[float], stroke: str, **more: object) -> Markup:
-    """A line through the points; where a value is not finite it is lifted and begins anew."""
+    """A line through the points, with a gap at values that are not finite."""
     steps: list[str] = []
     pen = "M"
     for x, y in zip(xs, ys, strict=True):
@@ -104,13 +104,13 @@ def path(xs: Iterable[float], ys: Iterable[float], stroke: str, **more: object) 
 
 
 def marker(style: Look, x: float, y: float, size: float, *children: object) -> Markup:
-    """The run's mark at a place."""
+    """The run's marker at a place."""
     place = f"translate({_short(float(x))} {_short(float(y))}) scale({_short(float(size))})"
     return tag("path", *children, d=style.marker, transform=place, fill=style.colour)
 
 
 def chip(style: Look) -> Markup:
-    """The run's mark, small enough to stand in a line of text."""
+    """The run's marker, small enough for a line of text."""
     return drawing(14, 14, [marker(style, 7, 7, 5)], None, class_="chip", aria_hidden="true")
 
 
@@ -122,7 +122,7 @@ def drawing(
     font_size: float = FONT_SIZE,
     **more: object,
 ) -> Markup:
-    """The outermost element: an image for a screen reader, described in a sentence."""
+    """The outermost element: for a screen reader, an image with a description."""
     spoken = {"role": "img", "aria_label": description} if description else {}
     return tag(
         "svg",
@@ -138,7 +138,7 @@ def drawing(
 
 @dataclass(frozen=True)
 class Scale:
-    """A map from values in [low, high] to positions from start to stop, bent by a log or a square root."""
+    """A map from values in [low, high] to positions from start to stop, linear or transformed by `bend`."""
 
     low: float
     high: float
@@ -152,7 +152,7 @@ class Scale:
         return self.start + (self.bend(value) - low) / (high - low) * (self.stop - self.start)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round numbers inside the scale, roughly as many as asked for."""
+        """Round numbers inside the scale, about as many as requested."""
         if self.bend is math.log10:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             for digits in ((1, 2, 3, 5), (1, 3), (1,)):
@@ -169,7 +169,7 @@ class Scale:
 
 
 def scale_for(values: Iterable[float], start: float, stop: float, *, pad: float = 0.08, log: bool = False) -> Scale:
-    """A scale that holds all finite values with some air around them."""
+    """A scale that contains all finite values, with some padding."""
     finite = [float(value) for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     if log:
@@ -198,7 +198,7 @@ def compact(value: float, digits: int = 3) -> str:
 
 
 def _same_decimals(written: Sequence[str]) -> list[str]:
-    """["0.15", "0.2"] -> ["0.15", "0.20"]; a sign of percent stays at the end."""
+    """["0.15", "0.2"] -> ["0.15", "0.20"]; a percent sign stays at the end."""
     digits = max((len(shown.rstrip("%").partition(".")[2]) for shown in written), default=0)
     whole = [shown.rstrip("%").partition(".") for shown in written]
     return [
@@ -208,7 +208,7 @@ def _same_decimals(written: Sequence[str]) -> list[str]:
 
 
 def x_axis(scale: Scale, y: float, label: str, show: Show = number, about: int = 5) -> Markup:
-    """The base line at height y, ticks beneath it, and what is measured beneath the ticks."""
+    """The axis at height y, with ticks and the label below it."""
     parts = [line(scale.start, y, scale.stop, y, MUTED)]
     for value in scale.ticks(about):
         parts += [
@@ -227,7 +227,7 @@ def y_axis(
     show: Show = number,
     about: int = 5,
 ) -> Markup:
-    """Light lines across the plot, their values at the left, and what is measured above: no turned text."""
+    """Grid lines with their values at the left, and the label above, so that no text is rotated."""
     parts = [text(label, 2, min(scale.start, scale.stop) - 10, fill=INK)]
     values = scale.ticks(about)
     written = [show(value) for value in values]

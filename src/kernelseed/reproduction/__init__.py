@@ -1,4 +1,4 @@
-"""The paper's four tables and its figure: which runs they need, and ours beside the published numbers.
+"""The paper's four tables and its figure: the runs that they need, and our numbers beside the published ones.
 
 from kernelseed.reproduction import Plan, reproduce
 reproduce(Plan("mnist", "small", networks=["baseline", "ksn-0.25"]), "runs/reproduce")

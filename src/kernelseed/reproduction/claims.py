@@ -1,4 +1,4 @@
-"""What the paper concludes from its tables, asked of ours."""
+"""The paper's conclusions from its tables, checked on ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORDS = {1: "yes", 0: "even", -1: "no"}
 
 @dataclass(frozen=True)
 class Claim:
-    """That one row of a table is better than another; `own`: in the block of this library's defaults."""
+    """One row of a table is better than another; `own`: in the block with this library's defaults."""
 
     text: str
     first: str
@@ -23,7 +23,7 @@ class Claim:
 
 
 CALIBRATION = ("nll", "ece", "ace")
-"""Not MCE: it is the error of one bin, of a few images as a rule."""
+"""Without MCE, which is the error of a single confidence bin, usually of a few images."""
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("KSN is more accurate than BNN", "KSN-E 1", "BNN-E"),
@@ -43,9 +43,9 @@ CLAIMS: tuple[Claim, ...] = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim about one metric: the paper's pair of numbers and ours, and whether each of them bears it out.
+    """A claim about one metric: the paper's pair of numbers and ours, and whether each pair supports it.
 
-    A pair is None, and its word empty, where the paper has no such rows or where one of ours has not been run.
+    A pair is None, and its word empty, if the paper has no such rows or one of ours has not been run.
     """
 
     claim: Claim
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def verdicts(shown: Table) -> list[Verdict]:
-    """Every claim, metric by metric."""
+    """A verdict for each claim and metric."""
     return [verdict for claim in CLAIMS for verdict in _judged(claim, shown)]
 
 

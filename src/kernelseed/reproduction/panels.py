@@ -1,4 +1,4 @@
-"""Figure 3 of the paper: accuracy against the number of parameters, a panel for each data set."""
+"""Figure 3 of the paper: accuracy against the number of parameters, with a panel for each data set."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": Fal
 
 
 def draw_figure(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Sequence[str] = DATA) -> Figure:
-    """The figure, from each data set's results by network; filled marks are ours, hollow ones the paper's.
+    """The figure from the results, by data set and network. Filled markers are ours, hollow ones the paper's.
 
-    Filled marks with a black rim are this library's own defaults.
+    Filled markers with a black rim are this library's own defaults.
     """
     mpl = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -101,7 +101,7 @@ def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: boo
 
 
 def figure_points(figure: Figure) -> str:
-    """Every point of a figure as text, a line for each panel."""
+    """Every point of a figure as text, one line per panel."""
     import numpy
 
     return "\n".join(
@@ -112,7 +112,7 @@ def figure_points(figure: Figure) -> str:
 
 
 def write_figure(figure: Figure, stem: Path) -> list[Path]:
-    """As `stem`.svg, which holds its points as text too, and `stem`.png; the same figure gives the same bytes."""
+    """Write `stem`.svg, which also holds its points as text, and `stem`.png; the same figure gives the same bytes."""
     mpl = _matplotlib()
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
     for path in paths:

@@ -1,4 +1,4 @@
-"""What the paper's tables consist of: eighteen rows from twelve networks, and the exact setting of each."""
+"""The contents of the paper's tables: eighteen rows from twelve networks, and the exact setting of each."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 DELTAS = (1.0, 0.75, 0.5, 0.25)
 PRESETS = ("paper", "small")
 BATCH_SIZE = 128
-"""Of all processes together."""
+"""The total over all processes."""
 OURS = "ours-"
-"""How the networks of this library's own defaults are named; they are no rows of the paper."""
+"""The prefix of the networks with this library's own defaults, which are not rows of the paper."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """One training; one or two rows are read from it."""
+    """One training run; it gives one or two rows."""
 
     method: str
     options: dict[str, Any] = field(default_factory=dict)
     update_bn: int = 0
     """The paper tests with BatchNorm's running statistics."""
     cost: float = 1.0
-    """Roughly its training time in plain trainings, to say how long is left."""
+    """Its approximate training time relative to the plain network, to estimate the remaining time."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: a trained network, and whether its draws are averaged or its one mean predicts."""
+    """A row of a table: a trained network, and whether it predicts by its draws or by its mean."""
 
     model: str
     network: str
@@ -44,13 +44,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        """As `published` has it."""
+        """Its name in `published`."""
         if self.dropout and self.way == "mean":
             return f"{self.model} DR"
         return self.model if self.delta is None else f"{self.model} {self.delta:g}"
 
 
-# What the paper prints of its start and prior, and what it must have used besides: see `notes`.
+# The paper prints the prior, but not the initial sigma and the KL weight: see `remarks.NOTES`.
 SIGMA_AND_KL: dict[str, Any] = {"rho_offset": -5.0, "kl": "automatic", "prior": "paper"}
 SEEDS = {"min_rank": 1, "init": "glorot"}
 
@@ -63,7 +63,7 @@ def _fksn(delta: float) -> Network:
     return Network("fksn", {"delta": delta, **SEEDS}, cost=0.4 + 0.8 * delta)
 
 
-# In the order in which they are trained: what matters most comes first.
+# In the order of training, the most important first.
 NETWORKS: dict[str, Network] = {
     "baseline": Network("baseline"),
     "ksn-0.25": _ksn(0.25),
@@ -117,36 +117,36 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The name of its files."""
         return f"{self.network}-seed-{self.config.seed}"
 
     @property
     def cost(self) -> float:
-        """In plain trainings."""
+        """Its approximate training time relative to the plain network."""
         draws = self.config.options.get("train_samples")
         return NETWORKS[self.network].cost if draws is None else 1.1 * draws
 
     def trains_as(self, other: Config) -> bool:
-        """Whether both are one training, tested in two ways: BatchNorm's statistics are re-estimated afterwards."""
+        """Whether both are the same training, because BatchNorm statistics are re-estimated only for the test."""
         mine, theirs = (replace(config, options={}, update_bn=0) for config in (self.config, other))
         return mine == theirs and self.config.build_method() == other.build_method()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A table, and how much of it to run.
+    """A table, and the part of it to run.
 
     preset        "paper": ResNet-18 at full width, 5 epochs on the 28 x 28 sets and 100 on CIFAR; "small": width 16,
                   2 and 5 epochs, for two cores
-    networks      names of `NETWORKS`; None: all that the settings below make a difference to
-    seeds         how many, from 0 on
-    kl            the KL's weight in the paper's rows of KSN and BNN, as these methods take it; results with any but the
-                  first choice are kept apart, in `PRESET-KL/DATA`
-    augment       random crops and flips; results are kept apart, in `PRESET-augmented/DATA`
-    update_bn     training images from which BatchNorm is re-estimated for each draw, in the paper's rows too; results
-                  are kept apart, in `PRESET-update-bn/DATA`, and what was trained without it is only tested again
-    vogn_samples  VOGN's draws in a training step; the paper's ten make it ten times as slow as any other row
-    machine       what else a `Config` takes about the machine: precision, devices, nodes, accelerator, strategy
+    networks      names from `NETWORKS`; None: all that the settings below change
+    seeds         the number of seeds, from 0
+    kl            the KL weight of KSN and BNN in the paper's rows, as the methods take it; results with another weight
+                  than the default go to `PRESET-KL/DATA`
+    augment       random crops and flips; results go to `PRESET-augmented/DATA`
+    update_bn     the number of training images from which BatchNorm is re-estimated for each draw, also in the paper's
+                  rows; results go to `PRESET-update-bn/DATA`, and networks trained without it are only tested again
+    vogn_samples  VOGN's draws in a training step; with the paper's ten it takes ten times as long as any other row
+    machine       other settings of a `Config` for the machine: precision, devices, nodes, accelerator, strategy
 
     >>> [run.name for run in Plan("mnist", "small", ["baseline"], seeds=2).runs()]
     ['baseline-seed-0', 'baseline-seed-1']
@@ -179,12 +179,12 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """Where its files are, below the folder of all of them."""
+        """The folder of its files, relative to the folder of all tables."""
         return f"{self.variant}/{self.data}"
 
     @property
     def variant(self) -> str:
-        """The preset, and what else differs from the tables' setting."""
+        """The preset, and the settings that differ from those of the tables."""
         others = {
             self.kl: self.kl != SIGMA_AND_KL["kl"],
             "augmented": self.augment,
@@ -194,28 +194,28 @@ class Plan:
 
     @property
     def processes(self) -> int:
-        """How many train one network together."""
+        """The number of processes that train one network together."""
         processes: int = self.machine.get("devices", 1) * self.machine.get("nodes", 1)
         return processes
 
     def runs(self) -> list[Run]:
-        """Every training, all networks at the first seed before any at the second."""
+        """All training runs: every network with the first seed, then every network with the second, and so on."""
         wanted = self.networks or [name for name in self._everything() if name not in self.left_out()]
         return [self.run(name, seed) for seed in range(self.seeds) for name in NETWORKS if name in wanted]
 
     def run(self, network: str, seed: int) -> Run:
-        """One training, wanted or not."""
+        """One training run, whether the plan includes it or not."""
         return Run(network, self._config(NETWORKS[network], seed))
 
     def left_out(self) -> list[str]:
-        """Networks that a plan for all of them can't have on several devices: they train in one process."""
+        """Networks that a plan for all networks leaves out on several devices, because they train in one process."""
         if self.networks or self.processes == 1:
             return []
         return [name for name in self._everything() if not METHODS[NETWORKS[name].method].distributed]
 
     def _everything(self) -> list[str]:
-        """All networks, or in a variant of the tables' setting those that it changes: `--kl` those with a KL."""
-        this = replace(self, machine={})  # on which not all of them can be trained
+        """All networks, or those that a variant changes: with `--kl`, the networks with a KL."""
+        this = replace(self, machine={})  # some networks can't be trained on several devices
         usual = replace(this, kl=SIGMA_AND_KL["kl"], augment=False, update_bn=0)
         return [name for name in NETWORKS if this == usual or this.run(name, 0) != usual.run(name, 0)]
 
@@ -233,7 +233,7 @@ class Plan:
 
     @property
     def epochs(self) -> int:
-        """By data set and preset."""
+        """The number of epochs for this data set and preset."""
         cifar = self.data.startswith("cifar")
         return {("paper", False): 5, ("paper", True): 100, ("small", False): 2, ("small", True): 5}[self.preset, cifar]
 

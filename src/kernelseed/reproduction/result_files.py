@@ -1,7 +1,7 @@
-"""Result files: small enough to be committed, and with all that a table may ask for: nothing is trained again for it.
+"""Result files: small enough to commit, and complete enough that no table needs new training.
 
-NAME.json   a run's result: its metrics, its settings and where they came from
-NAME.npz    the labels of its test set, and for each way of predicting the log-probabilities, as float16
+NAME.json   the result of a run: its metrics, settings, versions and commit
+NAME.npz    the labels of the test set, and the log-probabilities of each way of predicting, as float16
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kernelseed.errors import StorageError
 
 Result = dict[str, Any]
 Predictions = Mapping[str, tuple[Classification, Tensor]]
-"""For each way of predicting, what was predicted and what is true."""
+"""The prediction and the labels, for each way of predicting."""
 LABELS = "labels"
 
 
 def write_result(path: Path, result: Result, predictions: Predictions) -> None:
-    """Both files; the log-probabilities come first, because `path` says that all is there."""
+    """Write both files. The log-probabilities come first, because the existence of `path` means that all is there."""
     arrays: dict[str, Any] = {way: _log_probs(prediction.probs) for way, (prediction, _) in predictions.items()}
-    for _, labels in predictions.values():  # the same for each
+    for _, labels in predictions.values():
         arrays[LABELS] = labels.numpy().astype(np.int16)
     with whole_or_nothing(path.with_suffix(".npz")) as scratch, scratch.open("wb") as file:
         np.savez_compressed(file, **arrays)
@@ -35,7 +35,7 @@ def write_result(path: Path, result: Result, predictions: Predictions) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """A result with "correct": which test images were right, as `correct_bits` has it, where the files tell."""
+    """A result with "correct", the `correct_bits` of its test images, if the files have them."""
     result = read_json(path)
     beside = path.with_suffix(".npz")
     if "correct" in result or not beside.exists():  # written before log-probabilities were kept
@@ -45,9 +45,9 @@ def read_result(path: Path) -> Result:
 
 
 def read_log_probs(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """For each way of predicting the log-probabilities, (N, K), and the labels.
+    """The log-probabilities, (N, K), of each way of predicting, and the labels.
 
-    They are rounded: `softmax` makes them probabilities that sum to 1 again.
+    They are rounded; `softmax` turns them into probabilities that sum to 1.
     """
     try:
         with np.load(path) as arrays:
@@ -58,12 +58,12 @@ def read_log_probs(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def correct_bits(correct: np.ndarray) -> str:
-    """A bit for each image, 1 where it was right, as one hexadecimal number."""
+    """One bit per image, 1 if it was classified correctly, as one hexadecimal number."""
     return f"{int(''.join('01'[right] for right in correct.tolist()), 2):x}"
 
 
 def _log_probs(probs: Tensor) -> np.ndarray:
-    """As float16, in which the most probable class stays ahead: what rounding ties with it goes down by one step."""
+    """Round to float16. A class that rounding ties with the most probable one goes down by one step."""
     exact = probs.double().log().numpy()
     rounded = exact.astype(np.float16)
     tied = rounded == rounded.max(1, keepdims=True)

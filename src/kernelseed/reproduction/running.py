@@ -1,4 +1,4 @@
-"""Train what a table needs, one network after another; what is finished is never trained again."""
+"""Train the networks of a table one after another; finished ones are never trained again."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelseed.core.files import read_json
+from kernelseed.core import make_folder, read_json
 from kernelseed.errors import StorageError
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
 from kernelseed.reproduction.result_files import Predictions, Result, correct_bits, read_result, write_result
 from kernelseed.training import Config, RunFolder
 
 MACHINE = ("devices", "nodes", "accelerator", "strategy", "batch_size")
-"""Settings in which finished runs may differ, as long as all processes together share the same batch."""
+"""Settings in which finished runs may differ, as long as the total batch size is the same."""
 
 
 def _nothing(given: Any) -> None:
-    """What is done where nobody listens."""
+    """The default for callbacks."""
 
 
 def reproduce(
@@ -31,20 +31,20 @@ def reproduce(
     tell: Callable[[str], Any] = _nothing,
     keep: Callable[[dict[str, list[Result]]], Any] = _nothing,
 ) -> dict[str, list[Result]]:
-    """Run what is missing of a plan, and return all that is finished: for each network its results, a seed each.
+    """Run what is missing of a plan, and return the results of each network, one per seed.
 
-    Where several processes train together, the first of them alone keeps results, and the others return nothing.
+    If several processes train together, only the first keeps and returns results.
 
-    out      holds a run folder for each training, `PRESET/DATA/NETWORK/seed-N`; a stopped one goes on where it was
-    results  holds a copy of each result, `PRESET/DATA/NETWORK-seed-N.json` and `.npz`: small, to be committed and
-             compared. A run whose result is here already is done, wherever it was made
-    tell     is given a line of text before each training
-    keep     is given all that is finished, after each training and at the end
+    out      the run folders, `PRESET/DATA/NETWORK/seed-N`; a run that was stopped continues
+    results  a copy of each result, `PRESET/DATA/NETWORK-seed-N.json` and `.npz`: small files to commit and compare. A
+             run whose result is here counts as finished, wherever it was made
+    tell     called with a line of text before each training
+    keep     called with all finished results, after each training and at the end
     """
     root, out = Path(out), Path(out) / plan.folder
     kept = None if results is None else Path(results) / plan.folder
     runs = plan.runs()
-    for run in runs:  # all complaints before the first hour of training
+    for run in runs:  # raise every error before the first hour of training
         _require_same_setting(run, out, kept)
     if others := _is_one_of_the_others(plan):
         tell = _nothing
@@ -63,7 +63,7 @@ def reproduce(
         keep(collected(plan.folder, root, results))
     if others:
         return {}
-    for run in runs:  # finished before there was a place for copies, or stopped just before the copy
+    for run in runs:  # a run may have finished without `results`, or have been stopped just before the copy
         _copy(run, out, kept)
     found = collected(plan.folder, root, results)
     keep(found)
@@ -71,12 +71,12 @@ def reproduce(
 
 
 def collected(folder: str, out: str | Path, results: str | Path | None) -> dict[str, list[Result]]:
-    """What there is of one table, `PRESET/DATA`: by the result files if they have a place, else by the run folders."""
+    """The results of one table, `PRESET/DATA`: from `results` if it is given, else from the run folders."""
     return finished_results(Path(out) / folder) if results is None else read_results(Path(results) / folder)
 
 
 def finished_results(folder: Path) -> dict[str, list[Result]]:
-    """What the run folders of one table hold, unfinished ones left out."""
+    """The results in the run folders of one table, without unfinished runs."""
     return {
         network: found
         for network in NETWORKS
@@ -85,7 +85,7 @@ def finished_results(folder: Path) -> dict[str, list[Result]]:
 
 
 def read_results(folder: Path) -> dict[str, list[Result]]:
-    """What the result files of one table hold."""
+    """The results in the result files of one table."""
     return {
         network: found
         for network in NETWORKS
@@ -94,7 +94,7 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
 
 
 def _is_one_of_the_others(plan: Plan) -> bool:
-    """Whether this is not the first of several processes, as far as the environment tells; else its training will."""
+    """Whether the environment says that this is not the first of several processes; else the training will tell."""
     if plan.processes == 1:
         return False
     from lightning.pytorch.utilities import rank_zero_only
@@ -105,23 +105,23 @@ def _is_one_of_the_others(plan: Plan) -> bool:
 def _train(run: Run, folder: Path, data_dir: str | Path | None, progress: bool) -> Result:
     from kernelseed.training import train  # Lightning takes seconds to import, and a table can be shown without
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     return train(run.config, folder, resume=folder.exists(), data_dir=data_dir, progress=progress)
 
 
 def _share(run: Run, plan: Plan, root: Path) -> None:
-    """Begin at the end of the same training if another run is that: only the test is left to do."""
+    """Copy the finished training of another run if it is the same training, so that only the test is left to do."""
     if (trained := _same_training(run, plan, root)) is not None:
         folder = _run_folder(run, root / plan.folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         trained.branch(folder, run.config)
 
 
 def _same_training(run: Run, plan: Plan, root: Path) -> RunFolder | None:
-    """A finished run that differs in its test alone, unless this one has begun already."""
+    """A finished run that differs only in its test, unless this one has been started already."""
     if _run_folder(run, root / plan.folder).exists():
         return None
-    if plan.processes > 1:  # the others may have looked before the copy is there
+    if plan.processes > 1:  # the other processes may look before the copy is there
         return None
     for place in (plan.folder, replace(plan, update_bn=0).folder):
         for name in NETWORKS:
@@ -147,12 +147,12 @@ def _copy(run: Run, out: Path, kept: Path | None) -> None:
     folder = RunFolder(_run_folder(run, out))
     if kept is None or not folder.finished or _result_file(run, kept).exists():
         return
-    kept.mkdir(parents=True, exist_ok=True)
+    make_folder(kept)
     write_result(_result_file(run, kept), folder.result(), _predictions(folder))
 
 
 def _result(folder: RunFolder) -> Result:
-    """A run's result, and which test images it had right, so that two networks can be compared image by image."""
+    """A run's result with the test images that it classified correctly, so that networks can be compared by image."""
     predictions = _predictions(folder)
     correct = {way: correct_bits((found.label == labels).numpy()) for way, (found, labels) in predictions.items()}
     return {**folder.result(), "correct": correct}
@@ -163,13 +163,13 @@ def _predictions(folder: RunFolder) -> Predictions:
 
 
 def _require_same_setting(run: Run, out: Path, kept: Path | None) -> None:
-    """What stands in the run's place must be this run, or nothing is touched."""
+    """Raise if the run's folder holds another run, before anything is changed."""
     wanted = run.config.as_json()
     places: dict[Path, tuple[Config, Sequence[str]]] = {}
     if kept is not None and (file := _result_file(run, kept)).exists():
         places[file] = Config.from_json(read_json(file)["config"]), MACHINE
     if (folder := RunFolder(_run_folder(run, out))).path.exists():
-        # An unfinished run goes on with its own settings, all of them.
+        # An unfinished run continues with its own settings, so all of them must be the same.
         places[folder.path] = folder.training_config(), MACHINE if folder.finished else ()
     for place, (config, ignored) in places.items():
         there = config.as_json()
@@ -189,7 +189,7 @@ def _whole_batch(config: Config) -> int:
 
 
 def _time_left(runs: list[Run], out: Path) -> str:
-    """How long, by the runs that were finished here."""
+    """The expected time, estimated from the runs that were finished here."""
     done = {name: found for name, found in finished_results(out).items() if name != "vogn"}
     cost = sum(NETWORKS[name].cost * len(found) for name, found in done.items())
     if not cost:

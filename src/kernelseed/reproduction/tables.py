@@ -1,4 +1,4 @@
-"""A table of the paper with ours beside it, as values; `writing` sets them as text."""
+"""A table of the paper with our numbers beside it, as values; `writing` turns them into text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-
 PRINTED = {key: METRICS[key] for key in ("accuracy", "nll", "ece", "ace", "mce")}
 """The metrics of the paper's tables."""
 TEST_IMAGES = 10_000
-"""In each of the four data sets."""
+"""The size of the test set, the same in all four data sets."""
 BETTER, WORSE, INCOMPARABLE = "▲", "▼", "†"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of ours, averaged over seeds, beside the paper's; None where there is none."""
+    """Our number, averaged over seeds (None if there is none), and the paper's."""
 
     ours: float | None
     paper: float
@@ -40,29 +40,29 @@ class Line:
 
     row: Row
     aside: str
-    """What the row's trainings have otherwise than the plan, in a few words."""
+    """How the training of this row differs from the plan, in a few words."""
     parameters: tuple[float | None, float]
     relative: tuple[float | None, float]
     cells: dict[str, Cell]
     correct: list[int]
-    """For each seed, which test images were right, a bit each; empty if the results do not say."""
+    """For each seed, one bit per test image, 1 if it was classified correctly; empty if the results have none."""
 
     @property
     def block(self) -> float | str:
-        """Lines of one block stand together, as in the paper."""
+        """Lines with the same block are grouped, as in the paper."""
         return self.row.delta or self.row.model.partition("-")[0]
 
 
 @dataclass(frozen=True)
 class Table:
-    """The paper's rows, this library's own block, and what has to be said about this table alone."""
+    """The paper's rows, the block with this library's defaults, and remarks on this table."""
 
     data: str
     lines: list[Line]
     own_lines: list[Line]
     remarks: list[str]
     notes: list[str]
-    """What the paper leaves open and was chosen here."""
+    """What the paper does not specify and was chosen here."""
 
     @property
     def title(self) -> str:
@@ -71,7 +71,7 @@ class Table:
 
 
 def paper_table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
-    """The table of a data set, from the results of each network (a list, a seed each) as far as there are any."""
+    """The table of a data set, from the results of each network (a list with one result per seed)."""
     papers = [row.network for row in ROWS]
     configs = [result["config"] for network in papers for result in results.get(network, ())]
     kls = {config["options"]["kl"] for config in configs if "kl" in config["options"]} or {SIGMA_AND_KL["kl"]}
@@ -134,17 +134,17 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
 
 
 def mark(row: Row, key: str, ours: float, paper: float) -> str:
-    """Whether ours differs from the paper's, and to which side."""
+    """The mark that says whether ours is better or worse than the paper's."""
     if row.network == "vogn" and key != "accuracy":
         return INCOMPARABLE  # the paper's softmax was applied twice
     return {1: BETTER, 0: "", -1: WORSE}[better(key, ours, paper)]
 
 
 def better(key: str, first: float, second: float) -> int:
-    """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small to count.
+    """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small.
 
-    Accuracies have to be two standard errors of their difference apart, as if on other images each; other metrics a
-    fifth of the larger, which is a rule of thumb and no test.
+    Accuracies must differ by two standard errors, computed as for independent test sets. Other metrics must differ by
+    a fifth of the larger value, which is a rule of thumb and not a test.
     """
     gain = METRICS[key].gain(first, second)
     if key == "accuracy":
@@ -153,10 +153,10 @@ def better(key: str, first: float, second: float) -> int:
 
 
 def more_accurate(first: Line, second: Line) -> int:
-    """1 if the first of two rows is the more accurate, -1 if the second, 0 if the test images can't tell them apart.
+    """1 if the first of two rows is more accurate, -1 if the second is, 0 if the test images can't tell them apart.
 
-    Both have seen the same images, and only those count that one of them had right and the other wrong: two standard
-    errors of a paired difference, averaged over seeds. For rows whose results say which images they had right.
+    Both were tested on the same images, so the difference is paired: only images count that one row had right and the
+    other wrong. It must exceed two standard errors, averaged over seeds. Both rows need `correct`.
     """
     pairs = list(zip(first.correct, second.correct, strict=False))
     only_first = statistics.fmean((one & ~other).bit_count() for one, other in pairs)
@@ -180,7 +180,7 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     def each(values: Iterable[Any]) -> str:
         return _listed(sorted(set(values)))
 
-    seconds = {result["seconds"] for result in every}  # rows that share a training share its seconds
+    seconds = {result["seconds"] for result in every}  # a set, because rows of the same training have the same seconds
     remarks = [
         f"ResNet-18 of width {each(c['width'] for c in configs)}, {each(c['epochs'] for c in configs)} epochs, "
         f"{each(c['precision'] for c in configs)}, seed{'s' * (max(seeds.values()) > 1)} "
@@ -189,7 +189,7 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
         f"{sum(seconds) / 3600:.1f} hours of training in all, commit {each(short_commit(r['commit']) for r in made)}."
     ]
     if many := {c["devices"] * c["nodes"] for c in configs} - {1}:
-        remarks.append(f"Trained by {each(many)} processes together; BatchNorm normalises the share that each has.")
+        remarks.append(f"Trained by {each(many)} processes; BatchNorm normalises the examples of each one separately.")
     if max(seeds.values()) > 1:
         remarks.append("±: the standard deviation over seeds.")
         fewer = [f"{network} ({count})" for network, count in seeds.items() if count < max(seeds.values())]
@@ -210,7 +210,7 @@ def _counted(counts: set[int], thing: str) -> str:
 
 
 def short_commit(commit: str | None) -> str:
-    """The first digits, and the sign of a source that had been changed."""
+    """The first seven digits, with a "+" if the source had uncommitted changes."""
     return "unknown" if commit is None else commit[:7] + "+" * commit.endswith("+")
 
 

@@ -1,4 +1,4 @@
-"""A table as rich text, Markdown and LaTeX: the same cells in three notations."""
+"""A table as rich text, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADING = ("Model", "δ", "DR", "Params", "RS", *(metric.heading for metric in P
 
 @dataclass(frozen=True)
 class Writing:
-    """How one kind of text sets a number in bold, and the paper's number beside ours."""
+    """The notation of one text format for bold numbers, marks and the paper's number beside ours."""
 
     bold: tuple[str, str]
     paper: tuple[str, str]
@@ -28,7 +28,7 @@ class Writing:
     """Before the spread over seeds."""
 
     def cells(self, line: Line) -> list[str]:
-        """A line, column by column."""
+        """The cells of a line, one per column."""
         row = line.row
         return [
             f"{row.model}, {line.aside}" if line.aside else row.model,
@@ -54,8 +54,8 @@ class Writing:
 
 
 MARKDOWN = Writing(("**", "**"), ("(", ")"), " ", {mark: mark for mark in ("", BETTER, WORSE, INCOMPARABLE)})
-# Lines below each other in a cell, so that a table fits into a terminal; a blank where there is no mark keeps digits in
-# line.
+# The numbers of a cell are below each other, so that a table fits into a terminal; a blank instead of a mark keeps the
+# digits aligned.
 RICH = Writing(("[bold]", "[/]"), ("[dim]", " [/]"), "\n", {**MARKDOWN.marks, "": " "}, "\n±")
 LATEX = Writing(
     (r"\textbf{", "}"),
@@ -67,13 +67,13 @@ LATEX = Writing(
 
 
 def table_markdown(table: Table) -> str:
-    """Two tables and the remarks."""
+    """Both tables and the remarks."""
     parts = [lines_markdown(table.lines), OWN_DEFAULTS, lines_markdown(table.own_lines), " ".join(table.remarks)]
     return "\n\n".join(part for part in parts if part)
 
 
 def lines_markdown(lines: list[Line]) -> str:
-    """A table of some lines."""
+    """A table of the given lines."""
     rows = [[*HEADING], ["---", *["---:"] * (len(HEADING) - 1)], *(MARKDOWN.cells(line) for line in lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -84,7 +84,7 @@ def notes_markdown(table: Table) -> str:
 
 
 def table_latex(table: Table) -> str:
-    """A table that needs no package, and a list of notes; the paper's numbers stand below ours, so that it fits."""
+    """A table that needs no package, and a list of notes. The paper's numbers are below ours, to fit the page."""
 
     def lines(shown: list[Line]) -> Iterator[str]:
         for _, block in groupby(shown, key=lambda line: line.block):

@@ -9,19 +9,55 @@ import csv
 import io
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed.core import CONFIG, WEIGHTS, Classification, load, read_json, whole_or_nothing, write_json, write_text
+from kernelseed import metrics
+from kernelseed.core import (
+    CONFIG,
+    WEIGHTS,
+    Classification,
+    load,
+    lock_folder,
+    read_json,
+    remove_abandoned,
+    whole_folder,
+    whole_or_nothing,
+    write_json,
+    write_text,
+)
 from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.training import origin
 from kernelseed.training.config import Config
+from kernelseed.training.schema import COUNT, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
 
-RESULT, METRICS, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
+RESULT, CURVES, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
+RUN_SCHEMA: Schema = {
+    "network": {"kind": TEXT},
+    "training": OBJECT,
+    "data": {"name": TEXT, "classes": [TEXT], "image": [SIZE], "mean": [NUMBER], "std": [NUMBER]},
+    "trained?": OBJECT,
+}
+RESULT_SCHEMA: Schema = {
+    "metrics": {"mean": dict.fromkeys(metrics.METRICS, NUMBER), "ensemble?": dict.fromkeys(metrics.METRICS, NUMBER)},
+    "parameters": {"trained": COUNT, "stored": COUNT, "plain": COUNT, "relative": NUMBER},
+    "labels": {"mean": TEXT, "ensemble": TEXT},
+    "epochs": COUNT,
+    "seconds": NUMBER,
+    "seed": WHOLE,
+    "config": {"data": TEXT, "method": TEXT, "options": OBJECT},
+    "trained?": OBJECT,
+    "versions": OBJECT,
+    "processor": TEXT,
+    "threads": COUNT,
+    "commit": TEXT_OR_NULL,
+}
+EVALUATION_SCHEMA: Schema = {"metrics": OBJECT, "ood?": {"name": TEXT}}
 
 
 class RunFolder:
@@ -42,7 +78,7 @@ class RunFolder:
 
         def copy(scratch: Path) -> None:
             write_json(scratch / CONFIG, {**self.config(), "training": config.as_json(), "trained": self.trained()})
-            shutil.copy(self.path / METRICS, scratch)
+            shutil.copy(self.path / CURVES, scratch)
             shutil.copytree(self.checkpoints, scratch / CHECKPOINTS)
 
         run = RunFolder(path)
@@ -52,17 +88,31 @@ class RunFolder:
     def _appear(self, fill: Callable[[Path], None]) -> None:
         """Make the folder, all at once."""
         self.require_absent()
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
-            scratch.mkdir(parents=True)
-            fill(scratch)
-            os.rename(scratch, self.path)
-        except OSError as error:
+            with whole_folder(self.path) as scratch:
+                fill(scratch)
+        except StorageError:
             self.require_absent()  # another process may have been quicker
-            reason = error.strerror or error
-            raise StorageError(f"can't make the folder {self.path}: {reason}; choose another --out.") from None
+            raise
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains this run while the block runs; what killed processes left of its files is removed."""
+        try:
+            held = lock_folder(self.path)
+        except BlockingIOError:
+            raise StorageError(
+                f"{self.path} is being trained by another process; wait for it, or stop it and resume then."
+            ) from None
+        except OSError as error:
+            raise StorageError(f"can't open {self.path}: {error.strerror}; give the folder of a run.") from None
+        try:
+            for folder in (self.path, self.checkpoints):
+                remove_abandoned(folder)
+            yield
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            if held is not None:
+                os.close(held)
 
     def require_absent(self) -> None:
         """An error if there is anything in the run's place, whatever it is."""
@@ -91,11 +141,23 @@ class RunFolder:
 
     def latest_checkpoint(self) -> Path | None:
         """The newest checkpoint, if there is one."""
-        return max(self.checkpoints.glob("*.ckpt"), default=None)  # their names hold the epoch
+        return max(self._all_checkpoints(), default=None, key=_epoch)
+
+    def keep_latest_checkpoint(self) -> None:
+        """Remove the others, which a process that was killed at the wrong moment leaves behind."""
+        latest = self.latest_checkpoint()
+        for old in self._all_checkpoints():
+            if old != latest:
+                old.unlink(missing_ok=True)
+
+    def _all_checkpoints(self) -> list[Path]:
+        return list(self.checkpoints.glob("epoch-*.ckpt"))
 
     def config(self) -> dict[str, Any]:
         """The exact settings, and what the network and its data are."""
-        return read_json(self.path / CONFIG)
+        path = self.path / CONFIG
+        found = read_json(path)
+        return require(RUN_SCHEMA, found, path) if "training" in found else found
 
     def training_config(self) -> Config:
         """The settings of the run."""
@@ -108,15 +170,21 @@ class RunFolder:
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:
         """The curves, a row an epoch."""
-        write_csv(self.path / METRICS, rows)
+        write_csv(self.path / CURVES, rows)
 
     def metrics(self) -> list[dict[str, float]]:
         """What `write_metrics` wrote."""
-        path = self.path / METRICS
+        path = self.path / CURVES
         if not path.exists():
             return []
-        with path.open(newline="") as file:
-            return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            return [{"epoch": float(row["epoch"]), **{key: float(row[key]) for key in row}} for row in rows]
+        except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"{path} is no table of numbers with a column epoch ({error}); take another copy of the run."
+            ) from None
 
     # What was found
 
@@ -133,7 +201,8 @@ class RunFolder:
         """What `write_result` wrote."""
         if not self.finished:
             raise StorageError(f"{self.path} has no {RESULT}: the run is not finished; continue it with --resume.")
-        return read_json(self.path / RESULT)
+        path = self.path / RESULT
+        return require(RESULT_SCHEMA, read_json(path), path)
 
     def trained(self) -> dict[str, Any]:
         """Where a finished run's training came from, which for a branch is not where its result did."""
@@ -147,7 +216,7 @@ class RunFolder:
     def evaluation(self) -> dict[str, Any]:
         """What `write_evaluation` wrote; empty if it never did."""
         path = self.path / EVALUATION
-        return read_json(path) if path.exists() else {}
+        return require(EVALUATION_SCHEMA, read_json(path), path) if path.exists() else {}
 
     def write_prediction(self, part: str, way: str, prediction: Classification, labels: Tensor) -> None:
         """Predictions for "test", "validation" or "ood" images, by the "mean" or the "ensemble"."""
@@ -169,12 +238,19 @@ class RunFolder:
         path = self._prediction_file(part, way)
         try:
             tensors = load_file(str(path))
-            return Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
+            found, labels = Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
         except (SafetensorError, KeyError, OSError) as error:
             raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None
+        if found.probs.ndim != 2 or {tuple(found.probs.shape[:1])} != {tuple(t.shape[:1]) for t in tensors.values()}:
+            raise StorageError(f"{path} holds predictions and labels that do not fit; take another copy of the run.")
+        return found, labels
 
     def _prediction_file(self, part: str, way: str) -> Path:
         return self.path / f"{part}-{way}.safetensors"
+
+
+def _epoch(checkpoint: Path) -> tuple[int, str]:
+    return len(checkpoint.name), checkpoint.name  # which holds the epoch, in four digits or more
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -12,9 +12,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from kernelseed.core import Moment, derive_seed, likelihoods, make_draws
+from kernelseed.core import Moment, Terms, derive_seed, likelihoods, make_draws
 from kernelseed.data import Batches
+from kernelseed.errors import NonFiniteError
 from kernelseed.methods import Engine, GradientMethod, Method
+from kernelseed.training import divergence
 from kernelseed.training.config import Config
 from kernelseed.training.learning_rate import lr_factor
 
@@ -87,20 +89,24 @@ class Training(L.LightningModule):
     def training_step(self, batch: list[Batch], batch_idx: int) -> None:
         """One step. Seeded by itself, so that a resumed run draws the same noise as one that never stopped."""
         step, config = self.global_step, self.config
-        torch.manual_seed(derive_seed("training step", config.seed, step, self.global_rank))
         optimizer: Any = self.optimizers()
         factor = lr_factor(config.schedule, step, config.epochs * self.num_steps, config.warmup)
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             group["lr"] = factor * rate
-        engine = Engine(self.manual_backward, self._clip)
-        begun = 0 if self.is_plain else self.plain_steps
-        moment = Moment(step - begun, self.num_data, num_batches=self.num_steps)
+        moment = Moment(step - (0 if self.is_plain else self.plain_steps), self.num_data, num_batches=self.num_steps)
         parts = [(x.to(memory_format=config.layout), y) for x, y in batch]  # every layer after keeps to it
-        if len(parts) == 1:
-            terms = self.method.step(self.net, optimizer, *parts[0], moment, engine)
-        else:
+
+        def take(engine: Engine) -> Terms:
+            torch.manual_seed(derive_seed("training step", config.seed, step, self.global_rank))
+            if len(parts) == 1:
+                return self.method.step(self.net, optimizer, *parts[0], moment, engine)
             assert isinstance(self.method, GradientMethod)  # as the config makes sure of
-            terms = self.method.accumulate(self.net, optimizer, parts, moment, engine)
+            return self.method.accumulate(self.net, optimizer, parts, moment, engine)
+
+        try:
+            terms = take(Engine(self._backward, self._before_step))
+        except NonFiniteError as error:
+            raise self._explained(error, divergence.first_layer(self.net, lambda: take(Engine(_stop)))) from None
         if self.average is not None:
             self.average.update_parameters(self.net)
         self.log_dict(
@@ -134,10 +140,41 @@ class Training(L.LightningModule):
         posterior = self.method.posterior(net, optimizer)
         return posterior.eval() if posterior is not self.net else posterior
 
-    def _clip(self) -> None:
+    def on_train_epoch_end(self) -> None:
+        """A checkpoint follows, and it should be one that can be gone on from."""
+        try:
+            divergence.require_finite_weights(self.net)
+        except NonFiniteError as error:
+            raise self._explained(error, None) from None
+
+    def _backward(self, loss: Tensor) -> None:
+        divergence.require_finite_loss(loss)
+        self.manual_backward(loss)
+
+    def _before_step(self) -> None:
+        if self.trainer.precision != "16-mixed":  # whose gradients are scaled; an infinite one makes it scale less
+            divergence.require_finite_gradients(self.net)
         if self.config.clip is not None:
             # Not by Lightning, which refuses a fused Adam in mixed precision.
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
+
+    def _explained(self, error: NonFiniteError, layer: str | None) -> NonFiniteError:
+        """What went wrong, when, where, and what to try."""
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        first = f", and the first layer whose output is not finite is {layer}" if layer else ""
+        tries = ["a lower --lr"]
+        tries += ["--clip 1"] if self.method.clips and self.config.clip is None else []
+        tries += ["--precision 32-true"] if "16" in str(self.trainer.precision) else []
+        return NonFiniteError(
+            f"{str(error).partition(';')[0]} in epoch {self.current_epoch + 1} at step {self.global_step + 1} with lr "
+            f"{optimizer.param_groups[0]['lr']:g}{first}; no such weights are kept, and a resumed run would come to "
+            f"the same: start another with {' or '.join(tries)}."
+        )
+
+
+def _stop(loss: Tensor) -> None:
+    raise NonFiniteError("the loss is known by now")
 
 
 class EpochBatches:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,11 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torch.distributed import DistError
 
-from kernelseed.core import derive_seed, describe, whole_or_nothing, write_weights
+from kernelseed.core import derive_seed, describe, disk_file, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.errors import ConfigError, StorageError
+from kernelseed.errors import ConfigError, StoppedError, StorageError
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
 from kernelseed.training.inference import predict_split, ways
@@ -27,6 +31,9 @@ from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
 from kernelseed.training.warm_start import start_from
+
+LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
+"""What gloo, which has no exception of its own, says when a process is gone."""
 
 
 def train(
@@ -62,17 +69,24 @@ def train(
     origin = _warm_start(plain, config, run)
     batches, validation = _batches(config, data, trainer)
     module = Training(plain, config, num_data=len(data.train), num_steps=_steps_in_epoch(config, batches))
+    posterior = _posterior_to_be(module, plain)
+    if trainer.is_global_zero:
+        _rehearse(posterior, config, data)
     # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
     if begins:
-        described = {"network": describe(_posterior_to_be(module, plain)), "data": _describe_data(data)}
-        RunFolder.create(out, {**described, "training": config.as_json(), **origin})
-    if trainer.logger:
-        trainer.logger.log_hyperparams(config.as_json())
-    _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
-    if module.global_rank != 0:
-        return {}
-    result = _finish(run, config, data, module, plain, curves.seconds)
-    run.write_result(result)
+        described = {"network": describe(posterior), "training": config.as_json(), "data": _describe_data(data)}
+        RunFolder.create(out, {**described, **origin})
+    with run.locked() if trainer.is_global_zero else nullcontext():
+        if trainer.is_global_zero and run.finished:  # by another process, while this one waited for its data
+            return run.result()
+        if trainer.logger:
+            trainer.logger.log_hyperparams(config.as_json())
+        _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
+        if module.global_rank != 0:
+            return {}
+        run.keep_latest_checkpoint()
+        result = _finish(run, config, data, module, plain, curves.seconds)
+        run.write_result(result)
     return result
 
 
@@ -115,6 +129,14 @@ def _posterior_to_be(module: Training, plain: nn.Module) -> nn.Module:
     method = module.config.build_method()
     net = method.build(plain) if module.is_plain else module.net
     return method.posterior(net, method.build_optimizer(net, module.num_data))
+
+
+def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
+    """Test the untrained network on two images: what can fail after the training fails before it."""
+    config = replace(config, samples=min(config.samples, 2), update_bn=min(config.update_bn, 2))
+    few = data.test.select(torch.arange(min(len(data.test), 2)))
+    for way in ways(config):
+        summarise(predict_split(net, few, data, config, way), few.labels)
 
 
 def _finish(
@@ -190,9 +212,9 @@ class WholeCheckpoints(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Beside its place, then into it."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_or_nothing(path) as scratch:
-            torch.save(checkpoint, scratch)
+        make_folder(path.parent)
+        with whole_or_nothing(path) as scratch, disk_file(scratch) as file:
+            torch.save(checkpoint, file)
 
 
 def _batches(config: Config, data: Dataset, trainer: L.Trainer) -> tuple[Batches, Batches | None]:
@@ -223,6 +245,11 @@ def _fit(
             warnings.filterwarnings("ignore", module="lightning")
             trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
+        if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
+            raise StoppedError(
+                f"another of the {trainer.world_size} processes of this training has stopped; what was stored is whole: "
+                f"look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
+            ) from error
         if checkpoint is None or curves.restored:
             raise
         raise StorageError(

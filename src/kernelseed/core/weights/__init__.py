@@ -1,4 +1,4 @@
-"""Weight distributions: one class in one file."""
+"""Weight distributions, one class per file."""
 
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import INITS

@@ -1,4 +1,4 @@
-"""What a weight distribution is. A new method is a new class, in a file of its own, and never a new layer."""
+"""The base class of weight distributions. A new method is a new class in its own file, never a new layer."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from kernelseed.core.noise import Noise
 
 
 class WeightDistribution(nn.Module, ABC):
-    """The distribution of one parameter: a module that owns what is learned, and draws itself.
+    """The distribution of one parameter: a module that owns the learned parameters and makes the samples.
 
-    A new one needs `moments`, `spec` and `from_spec`. It may override `sample` and `mean` where it knows a faster way,
-    and `factors` if its mean is a product. `kernelseed.testing` proves that it keeps the contract.
+    A subclass needs `moments`, `spec` and `from_spec`. It may override `sample` and `mean` with something faster, and
+    `factors` if its mean is a product. `kernelseed.testing` has a test suite for it.
     """
 
     shape: torch.Size
     """The shape of the parameter."""
     rank: int | None = None
-    """C_pip, where there is a seed."""
+    """C_pip, if there is a seed."""
 
     @abstractmethod
     def moments(self) -> Gaussian:
-        """The mean and standard deviation of every weight, in the parameter's own shape; differentiable."""
+        """The mean and standard deviation of every weight, in the shape of the parameter; differentiable."""
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
-        """What `from_spec` needs to build another one, as JSON; parameters are stored apart."""
+        """The arguments of `from_spec`, as JSON values; parameters are stored separately."""
 
     @classmethod
     @abstractmethod
     def from_spec(cls, spec: dict[str, Any]) -> WeightDistribution:
-        """One with parameters of the right shapes, their values not yet set."""
+        """A distribution with parameters of the right shapes, whose values are not yet set."""
 
     def sample(self, noise: Noise) -> Sample:
-        """A concrete weight that knows its KL. The same noise gives the same weight."""
+        """A concrete weight that can compute its KL. The same noise gives the same weight."""
         return self.decoded().sample(noise)
 
     def mean(self) -> Sample:
@@ -50,10 +50,10 @@ class WeightDistribution(nn.Module, ABC):
         return self.moments()
 
     def factors(self) -> tuple[Tensor, Tensor] | None:
-        """(germinator, seed) whose product is the mean, where the mean is one; see `kernelseed.factorise`."""
+        """(germinator, seed) if the mean is their product, else None; see `kernelseed.factorise`."""
         return None
 
     @property
     def num_weights(self) -> int:
-        """How many weights it describes, however few parameters it stores."""
+        """The number of weights, not of stored parameters."""
         return self.shape.numel()

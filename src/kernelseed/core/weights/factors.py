@@ -1,4 +1,4 @@
-"""Seeds and germinators: how large they are, and where they start."""
+"""The size and initialisation of seeds and germinators."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ def _seed_shape(shape: torch.Size, rank: int) -> tuple[int, ...]:
 
 
 def blank_factors(shape: torch.Size, rank: int) -> tuple[Tensor, Tensor]:
-    """A seed and a germinator of the right shapes, their values not yet set."""
+    """A seed and a germinator of the right shapes, whose values are not yet set."""
     return torch.empty(_seed_shape(shape, rank)), torch.empty(min(shape[:2]), rank)
 
 
 @torch.no_grad()
 def spectral_factors(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Seed and germinator whose product is the best rank-`rank` approximation of the weight, balanced.
+    """A seed and a germinator whose product is the best approximation of the weight with this rank.
 
-    By the eigenvectors U of the small Gram matrix, in float64: projecting the weight on the leading ones is the
-    truncated singular value decomposition, and at full rank U U^T = 1 gives the weight back to rounding.
+    It uses the eigenvectors U of the small Gram matrix, in float64. Projecting the weight on the leading eigenvectors
+    is the truncated singular value decomposition; at full rank U U^T = 1 restores the weight up to rounding. The
+    singular values are split evenly between the two factors.
     """
     matrix = unfold(weight).double()
     eigenvalues, vectors = torch.linalg.eigh(matrix @ matrix.T)
     vectors = vectors[:, -rank:].flip(1)
     strength = eigenvalues[-rank:].flip(0).clamp_min(0).sqrt()  # singular values, largest first
-    # A direction that the weight does not use would start with both factors at zero, where no gradient leads
-    # out. Its seed gets the length of an average row instead, and its germinator column the zero.
+    # In a direction with singular value 0, both factors would start at zero and have zero gradients. There the seed
+    # gets random values and the column of the germinator stays zero.
     used = strength > 1e-7 * strength[:1].clamp_min(torch.finfo(torch.float32).tiny)
     length = torch.where(used, strength, torch.ones_like(strength)).sqrt()
     seed = (vectors.T @ matrix) / length[:, None]
     filler = torch.randn(seed.shape, dtype=seed.dtype, device=seed.device) / math.sqrt(max(seed.shape[1], 1))
     seed = torch.where(used[:, None], seed, filler)
     germinator = torch.where(used, length, torch.zeros_like(length)) * vectors
-    # Laid out as a stored one is when it comes back: products of the same numbers are then the same to the last bit.
+    # Contiguous, as after loading: products of the same numbers are then equal to the last bit.
     return seed.reshape(_seed_shape(weight.shape, rank)).to(weight.dtype), germinator.to(weight.dtype).contiguous()
 
 
 @torch.no_grad()
 def glorot_factors(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The paper's start: a Glorot uniform seed, and a germinator that keeps the layer's own weight scale.
+    """The paper's initialisation: a Glorot uniform seed, and a germinator that keeps the weight scale of the layer.
 
-    Glorot's fans are the seed's as a convolution kernel. The germinator is uniform too, its variance such that
-    the germinated mean has the mean square of the weight's current value: the layer's own initialisation.
+    The fans of the seed are those of a convolution kernel. The germinator is uniform, too. Its variance is such that
+    the germinated mean has the mean square of the current weight, the layer's usual initialisation.
     """
     shape = _seed_shape(weight.shape, rank)
     seed = nn.init.xavier_uniform_(weight.new_empty(shape))

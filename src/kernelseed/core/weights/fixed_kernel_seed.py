@@ -17,7 +17,7 @@ from kernelseed.fast import ProductWeight, fold, germinate_matrix, one_pass
 
 
 class FixedKernelSeed(WeightDistribution):
-    """A seed and one germinator; no distribution, KL 0."""
+    """A seed and one germinator, without a distribution; its KL is 0."""
 
     rank: int
 
@@ -29,17 +29,17 @@ class FixedKernelSeed(WeightDistribution):
         self.mean_germinator = nn.Parameter(mean_germinator)
 
     def moments(self) -> Gaussian:
-        """The germinated mean alone."""
+        """The germinated mean, without a standard deviation."""
         (mean,) = one_pass(germinate_matrix(self.mean_germinator, self.seed))
         return Gaussian(fold(mean, self.shape), None)
 
     def sample(self, noise: Noise) -> Sample:
-        """The mean: there is nothing to draw."""
+        """The mean, whatever the noise."""
         return self.mean()
 
     def mean(self) -> Sample:
-        """The weight as its two factors, multiplied out only where that is cheaper."""
-        # Compiled and functionally transformed code knows plain tensors only.
+        """The weight as its two factors, which are multiplied out only where that is cheaper."""
+        # torch.compile and torch.func need plain tensors.
         if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
             return super().mean()
         return FactorSample(self.mean_germinator, self.seed, self.shape, self.moments)
@@ -60,7 +60,7 @@ class FixedKernelSeed(WeightDistribution):
 
 
 class FactorSample(Sample):
-    """A fixed weight that runs as two thin layers, and is multiplied out when somebody asks for its value."""
+    """A fixed weight that runs as two thin layers; its factors are multiplied when `value` is first read."""
 
     noise = None
 
@@ -69,7 +69,7 @@ class FactorSample(Sample):
 
     @functools.cached_property
     def source(self) -> Gaussian:
-        """The germinated mean, made once."""
+        """The germinated mean, computed once."""
         return self._decode()
 
     @functools.cached_property
@@ -84,5 +84,5 @@ class FactorSample(Sample):
 
     @property
     def operand(self) -> Tensor:
-        """What the layer is given: the factors, and the product should that be cheaper."""
+        """A tensor subclass that runs as two layers, or as their product if that is cheaper."""
         return ProductWeight.of(self._germinator, self._seed, self._shape, lambda: self.value)

@@ -1,4 +1,4 @@
-"""A sample that the C kernels made."""
+"""A sample made by the C kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelseed.fast import Drawn, scale_mixture_kl
 
 
 class FusedSample(Sample):
-    """Its Gaussian is decoded, and its noise made again, only if somebody asks for them."""
+    """A sample whose Gaussian and noise are computed again only when they are read."""
 
     value: Tensor
 
@@ -24,7 +24,7 @@ class FusedSample(Sample):
 
     @functools.cached_property
     def source(self) -> Gaussian:
-        """The Gaussian, decoded anew from the parameters."""
+        """The Gaussian, decoded again from the parameters."""
         return self._decode()
 
     @functools.cached_property
@@ -34,11 +34,11 @@ class FusedSample(Sample):
 
     @property
     def fixed(self) -> bool:
-        """Never: fixed weights are not drawn."""
+        """Never, because fixed weights are not drawn."""
         return False
 
     def kl(self, prior: Prior) -> Tensor:
-        """One pass for the scale mixture; as for any other sample otherwise."""
+        """One pass over memory for the scale mixture; plain operations for other priors."""
         if type(prior) is ScaleMixture:
             return scale_mixture_kl(self._drawn, prior.pi, prior.sigma1, prior.sigma2)
         return prior.kl(self)

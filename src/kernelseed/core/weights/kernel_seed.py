@@ -1,4 +1,4 @@
-"""The kernel seed: one small seed for mean and rho."""
+"""The kernel seed: one small seed for the mean and rho."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kernelseed.fast import draw_kernel_seed, fold, germinate_matrix, is_transpo
 class KernelSeed(WeightDistribution):
     """A small seed, and two germinators that decode the mean and rho from it.
 
-    With C_f the smaller and C_F the larger of the weight's first two axes and k... the others, the seed is
-    (rank, C_F, k...) and each germinator (C_f, rank): a 1x1 convolution without bias. `rho_offset` is one
-    learned number for the layer, without which softplus would start every sigma near .69.
+    Let C_f be the smaller and C_F the larger of the first two axes of the weight, and k... the others. The seed is
+    (rank, C_F, k...), and each germinator, a 1x1 convolution without bias, is (C_f, rank). `rho_offset` is one learned
+    number per layer; without it every sigma would start near softplus(0) = .69.
     """
 
     rank: int
@@ -31,25 +31,25 @@ class KernelSeed(WeightDistribution):
         self.rank = len(seed)
         self.seed = nn.Parameter(seed)
         self.mean_germinator = nn.Parameter(mean_germinator)
-        # From zero: every rho starts at the offset, and the first gradient already tells the rows apart.
+        # Zero, so that every rho starts at the offset; the rows already differ in their first gradient.
         self.rho_germinator = nn.Parameter(torch.zeros_like(mean_germinator))
         self.rho_offset = nn.Parameter(mean_germinator.new_full((1,), rho_offset))
 
     def moments(self) -> Gaussian:
-        """Both germinators in one matrix product."""
+        """Mean and standard deviation, germinated in one matrix product."""
         mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
         rho = at_least_float32(rho) + self.rho_offset
         return Gaussian.from_rho(fold(mean, self.shape), fold(rho, self.shape), swapped=is_transposed(self.shape))
 
     def sample(self, noise: Noise) -> Sample:
-        """One product and one pass over memory where the kernels can."""
+        """One product and one pass over memory if the kernels support it."""
         parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
         if not supports(*parameters):
             return super().sample(noise)
         return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self.moments, noise)
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """The mean's germinator and the seed."""
+        """The germinator of the mean, and the seed."""
         return self.mean_germinator, self.seed
 
     def spec(self) -> dict[str, Any]:

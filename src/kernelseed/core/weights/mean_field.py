@@ -1,4 +1,4 @@
-"""The mean-field weight: an ordinary Bayesian neural network's."""
+"""The mean-field weight of an ordinary Bayesian neural network."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class MeanField(WeightDistribution):
         self.rho = nn.Parameter(torch.full_like(weight, rho_offset, requires_grad=False))
 
     def moments(self) -> Gaussian:
-        """mu and softplus(rho), as stored."""
+        """mu and softplus(rho)."""
         return Gaussian.from_rho(self.mu, self.rho)
 
     def sample(self, noise: Noise) -> Sample:
-        """One pass over memory where the kernels can."""
+        """One pass over memory if the kernels support it."""
         if not supports(self.mu, self.rho):
             return super().sample(noise)
         return FusedSample(draw_mean_field(self.mu, self.rho, noise.stream), self.moments, noise)
