@@ -216,6 +216,16 @@ def test_a_subclass_restates_a_default_and_keeps_help_and_limits():
             {"kl": 1.0},
             "kl is no option of method 'fksn'; allowed: lr, optimizer, .*delta",
         ),
+        ("ksn", {"budget": 0.3, "delta": 0.5}, r"delta is 0.5 with budget 0.3, which decides all ranks: leave one"),
+        ("fksn", {"budget": 0.3, "ranks": "fc.*=3"}, r"ranks is 'fc.\*=3' with budget 0.3, which decides all ranks"),
+        ("ksn", {"allocation": "erly"}, r"allocation is 'erly'; allowed: early, .*Did you mean 'early'\?"),
+        ("ksn", {"ranks": "fc.weight"}, "ranks is 'fc.weight', where 'fc.weight' is no rank; write names and numbers"),
+        ("ksn", {"over": "seeds"}, "over is 'seeds'; allowed: weights, factors, channels"),
+        (
+            "bnn",
+            {"sigma": 0.1, "rho_offset": -3.0},
+            "rho_offset is -3.0 with sigma 0.1, which says where rho",
+        ),
         ("ksn", {"min_rank": 1.5}, "min_rank is 1.5; it must be of type int: a floor"),
         ("bnn", {"kl": [1]}, r"kl is \[1\]; it must be of type str or float"),
         ("bnn", {"lr": True}, "lr is True; it must be of type float"),
@@ -294,6 +304,28 @@ def test_variational_options_reach_the_objective():
     weights = Moment(0, 100, num_weights=400, num_batches=2)
     by_name = {kl: methods.make("ksn", kl=kl).schedule()(weights) for kl in ("automatic", "uniform", "blundell")}
     assert by_name == pytest.approx({"automatic": 0.25, "uniform": 1.0, "blundell": 2 * 2 / 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "same", "label"),
+    [
+        ("ksn", {"budget": 0.6}, {"budget": 0.6}, "KSN-E budget 0.6"),
+        ("ksn", {"budget": 0.6, "allocation": "uniform", "over": "factors"}, {}, "KSN-E factors budget 0.6"),
+        ("ksn", {"ranks": "0.*=3, 2.weight=2", "sigma": 0.1}, {"ranks": {"0.*": 3, "2.weight": 2}}, "KSN-E own ranks"),
+        ("ksn", {"over": "channels", "sigma": 0.02}, {}, "KSN-E channels δ=0.25"),
+        ("fksn", {"budget": 0.6, "allocation": "spectrum"}, {"fixed": True}, "FKSN budget 0.6"),
+        ("bnn", {"sigma": 0.1}, {}, "BNN-E"),
+    ],
+)
+def test_sizes_and_sigmas_go_to_germinate_as_they_are(name, options, same, label):
+    model, method = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 8)), ks.methods.make(name, **options)
+    convert = ks.bayesianize if name == "bnn" else ks.germinate
+    expected = convert(model, **{**options, **same}).state_dict()
+    built = method.build(model).state_dict()
+    assert list(built) == list(expected)
+    for key, value in built.items():
+        assert torch.equal(value, expected[key])
+    assert method.label(ensemble=True) == label
 
 
 def test_the_objective_is_built_once_and_not_at_every_step(monkeypatch):

@@ -77,9 +77,9 @@ def test_an_optimizer_by_name_takes_torchs_steps_and_decays_all_parameters(optio
         torch.testing.assert_close(mine, other)
 
 
-@pytest.mark.parametrize("method", ["ksn", "fksn"])
-def test_seeds_and_germinators_learn_at_rates_of_their_own(method):
-    method = make(method, lr=0.01, seed_lr=2.0, germinator_lr=0.0, delta=0.5, min_rank=1)
+@pytest.mark.parametrize(("method", "options"), [("ksn", {}), ("ksn", {"over": "channels"}), ("fksn", {})])
+def test_seeds_and_germinators_learn_at_rates_of_their_own(method, options):
+    method = make(method, lr=0.01, seed_lr=2.0, germinator_lr=0.0, delta=0.5, min_rank=1, **options)
     net, (x, y) = method.build(mlp()), batch()
     optimizer = method.build_optimizer(net, len(x))
     rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
@@ -87,7 +87,7 @@ def test_seeds_and_germinators_learn_at_rates_of_their_own(method):
     method.step(net, optimizer, x, y, Moment(0, len(x)))
     for name, p in net.named_parameters():
         leaf = name.rpartition(".")[2]
-        assert rates[p] == {"seed": 0.02, "bias": 0.01}.get(leaf, 0.0)
+        assert rates[p] == {"seed": 0.02, "seed_rho": 0.02, "bias": 0.01}.get(leaf, 0.0)
         assert torch.equal(p, before[name]) == ("germinator" in leaf or leaf == "rho_offset")
     assert len(rates) == len(before)
 
@@ -376,6 +376,25 @@ def test_stopped_in_either_phase_it_ends_with_the_same_bits(step, two_phases, tm
     assert len(run.metrics()) == step // 2
     train(None, run.path, resume=True, progress=False)
     assert same_run(run, two_phases)
+
+
+def test_ranks_that_follow_from_learned_weights_survive_a_resume(baseline, tmp_path):
+    seeds = {"budget": 0.5, "allocation": "spectrum"}
+    source = tmp_path / "weights.safetensors"
+    for name, change in {"phases": {"plain_epochs": 1}, "file": {"init_from": str(source)}}.items():
+        save_file(baseline.network().state_dict(), source)
+        config = dataclasses.replace(SMALL, options=seeds, **change)
+        whole = RunFolder(tmp_path / f"{name}-whole")
+        result = train(config, whole.path, progress=False)
+        run = killed(config, tmp_path / name, 7)
+        source.unlink()  # what it held is in the checkpoint
+        train(None, run.path, resume=True, progress=False)
+        assert same_run(run, whole)
+        assert run.config()["network"] == whole.config()["network"]
+        assert 0.45 < result["parameters"]["relative"] <= 0.5
+        learned = {name: w.rank for name, w in ks.load(run.path).weights.items()}
+        random = config.build_method().build(config.build_model(config.load_data()))
+        assert learned != {name: w.rank for name, w in random.weights.items()}
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

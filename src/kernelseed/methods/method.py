@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,6 +60,10 @@ class Method(ABC):
     @abstractmethod
     def build(self, model: nn.Module) -> nn.Module:
         """The network to train, from a plain model that stays as it is."""
+
+    def build_again(self, model: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
+        """A network of the shapes that `build` gave for a model whose weights are gone; `ranks` are those it had."""
+        return self.build(model)
 
     @abstractmethod
     def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from glob import escape
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -69,6 +71,13 @@ class Variational(Converted):
     prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), above=0)
     random: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma is not None and self.rho_offset != settings_of(type(self))["rho_offset"].default:
+            raise ArgumentError(
+                f"rho_offset is {self.rho_offset} with sigma {self.sigma}, which says where rho starts: leave one out."
+            )
+
     def schedule(self) -> Schedule:
         """The KL schedule that `kl` and `kl_warmup` name."""
         schedule = SCHEDULES[self.kl] if self.kl in SCHEDULES else schedules.constant(float(self.kl))
@@ -121,6 +130,12 @@ class Seeds(Converted):
                     f"{name} is {value!r} with budget {self.budget}, which decides all ranks: leave one of them out."
                 )
         return {"budget": self.budget, "allocation": self.allocation}
+
+    def build_again(self, model: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
+        """With these ranks, whatever the weights would give."""
+        text = ",".join(f"{escape(name)}={rank}" for name, rank in ranks.items())
+        delta, floor = (settings_of(type(self))[name].default for name in ("delta", "min_rank"))
+        return replace(self, budget=None, delta=delta, min_rank=floor, ranks=text).build(model)
 
     def size_label(self) -> str:
         """How large the seeds are, for tables."""
@@ -229,7 +244,7 @@ def _parse_ranks(text: str) -> dict[str, int]:
         pattern, _, rank = part.strip().rpartition("=")
         if not pattern or not rank.isdecimal():
             raise ArgumentError(
-                f"ranks is {text!r}, where {part!r} is no rank; write names and numbers, such as layer1.*=64,fc.weight=10."
+                f"ranks is {text!r}, where {part!r} is no rank; write names and numbers, such as layer1.*=64."
             )
         ranks[pattern] = int(rank)
     return ranks

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from kernelseed.core import Moment, Terms, derive_seed, likelihoods, make_draws
+from kernelseed.core import BayesianModule, Moment, Terms, collapse, derive_seed, likelihoods, make_draws
 from kernelseed.data import Batches
 from kernelseed.errors import NonFiniteError
 from kernelseed.methods import Engine, GradientMethod, Method
@@ -42,12 +42,12 @@ class Training(L.LightningModule):
         method = config.build_method()
         first = method.plain() if self.plain_steps else None
         self.is_plain = first is not None
-        self._hold(first or method, plain)
+        self._hold(first or method, (first or method).build(plain))
 
-    def _hold(self, method: Method, model: nn.Module) -> None:
-        """The network that a method builds from a model is the one to train from now on."""
+    def _hold(self, method: Method, net: nn.Module) -> None:
+        """The method and the network that are trained from now on."""
         self.method = method
-        self.net = method.build(model)
+        self.net = net
         self.average: AveragedModel | None = None
         if self.config.ema is not None:
             self.average = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(self.config.ema))
@@ -56,17 +56,24 @@ class Training(L.LightningModule):
     def _take_over(self) -> None:
         """The method's own network, made from the plain one as it stands."""
         torch.manual_seed(derive_seed("taking over", self.config.seed))
+        method = self.config.build_method()
         self.is_plain = False
-        self._hold(self.config.build_method(), self.net)
+        self._hold(method, method.build(self.net))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Which network it holds."""
-        checkpoint["is_plain"] = self.is_plain
+        checkpoint.update(is_plain=self.is_plain, ranks=_ranks(self.net))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The network that the checkpoint holds; its weights follow."""
-        if self.is_plain and not checkpoint["is_plain"]:
-            self._take_over()
+        """A network of the shapes that the checkpoint's has, which may follow from weights of another time."""
+        own = _ranks(self.net)
+        ranks = checkpoint.get("ranks", own)
+        if (checkpoint.get("is_plain", False), ranks) == (self.is_plain, own):
+            return
+        method = self.config.build_method()
+        plain = collapse(self.net) if isinstance(self.net, BayesianModule) else self.net
+        self.is_plain = False
+        self._hold(method, method.build_again(plain, ranks))
 
     def on_train_epoch_start(self) -> None:
         """Between the phases, the network changes and whatever holds its parameters."""
@@ -171,6 +178,12 @@ class Training(L.LightningModule):
             f"{optimizer.param_groups[0]['lr']:g}{first}; no such weights are kept, and a resumed run would come to "
             f"the same: start another with {' or '.join(tries)}."
         )
+
+
+def _ranks(net: nn.Module) -> dict[str, int]:
+    """The ranks of a network's weights, as far as they have one."""
+    weights = net.weights.items() if isinstance(net, BayesianModule) else ()
+    return {name: weight.rank for name, weight in weights if weight.rank is not None}
 
 
 def _stop(loss: Tensor) -> None:

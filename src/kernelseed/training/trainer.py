@@ -145,6 +145,8 @@ def _finish(
     """Store the trained network, test it, and say how it came about."""
     net, method = module.net, module.method
     posterior = module.posterior().to(module.trainer.strategy.root_device)  # from which Lightning has moved it away
+    if module.plain_steps:  # the ranks may follow from what the plain network had learned
+        run.write_network(describe(posterior))
     write_weights(posterior, run.weights)
     return {
         "metrics": _evaluate(posterior, config, data, run),
