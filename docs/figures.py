@@ -56,15 +56,21 @@ def hero(path: Path) -> None:
         sys.argv = ["regression_bands.py", f"{scratch}/bands.png"]
         shown = runpy.run_path(str(ROOT / "examples" / "regression_bands.py"))
     plt.rcParams.update(STYLE)
-    x, y, grid, p = (shown[name] for name in ("x", "y", "grid", "p"))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), width_ratios=(1.75, 1), layout="constrained")
+    x, y, grid, p, net = (shown[name] for name in ("x", "y", "grid", "p", "net"))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(1.75, 1), layout="constrained")
     g, mean = grid[:, 0], p.mean[:, 0]
-    for width, alpha in ((2, 0.18), (1, 0.28)):
-        spread = width * p.std[:, 0]
-        left.fill_between(g, mean - spread, mean + spread, color=SEED, alpha=alpha, lw=0)
-    left.plot(g, mean, color=SEED, lw=2)
-    left.plot(x, y, "o", color=INK, ms=2.6, alpha=0.75)
-    left.set(xlim=(-2.6, 2.6), ylim=(-2.6, 2.6), xticks=[], yticks=[])
+    for label, colour, std in (
+        ("noise in the data on top", "#dcebe5", p.std[:, 0]),
+        ("doubt, and six draws", "#a3cdbd", p.epistemic[:, 0].sqrt()),
+    ):
+        left.fill_between(g, mean - 2 * std, mean + 2 * std, color=colour, lw=0, label=label)
+    with torch.no_grad():
+        curves = torch.cat([net.draw()(grid) for _ in range(6)], 1)
+    left.plot(g, curves, color="white", lw=0.8, alpha=0.9)
+    left.plot(x, y, "o", color=INK, ms=1.6, alpha=0.5, mew=0)
+    left.plot(g, mean, color=SEED, lw=2, label="mean")
+    left.set(xlim=(-13, 13), xticks=[], yticks=[])
+    left.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(-0.02, 0.01), fontsize=9, reverse=True)
     left.set_title("A kernel seed network is unsure where it has seen no data", loc="left", fontsize=11)
 
     with torch.device("meta"):

@@ -205,7 +205,7 @@ def test_a_bug_shows_its_traceback_and_debug_shows_every_one(command, refused, m
         command("--debug", "evaluate", tmp_path / "absent")
     for error in (ValueError("a bug"), OSError("a bug"), ImportError("a bug")):
 
-        def broken(*_, error=error):
+        def broken(*_, error=error, **__):
             raise error
 
         monkeypatch.setattr(run_commands, "evaluate", broken)
@@ -249,6 +249,70 @@ def test_training_prints_json_and_nothing_else(command, tmp_path):
         "init": "model",
     }  # fmt: skip
     assert (config["validation"], config["clip"], config["augment"]) == (0.1, 1.0, True)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a model of the user's own, and no other way to find it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "nets_of_mine.py").write_text("from own_models import convnet, words")
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    yield "nets_of_mine:convnet"
+    sys.modules.pop("nets_of_mine", None)
+
+
+def test_a_function_in_the_current_folder_is_a_model(own, command, refused, digit_files):
+    arguments = [*TRAIN, "--model", own, "--model-args", '{"channels": 4}', "--out", "runs/a"]
+    arguments[3:5] = []  # a function of your own has no width
+    result = command(*arguments, "--json").json
+    assert (result["config"]["model"], result["config"]["model_args"]) == (own, {"channels": 4})
+    for name, *rest in (("evaluate",), ("info",), ("predict", digit_files[0])):
+        line = refused(name, "runs/a", *rest)
+        assert f"runs/a names the model '{own}'" in line
+        assert f"--model {own} " in line
+        assert "--trust-model" in line
+        assert command(name, "runs/a", *rest, "--model", own, "--json").json
+    with pytest.warns(UserWarning, match=f"as you trust runs/a, {own} is imported and called"):
+        assert command("info", "runs/a", "--trust-model", "--json").json["layers"][0]["shape"] == [4, 1, 3, 3]
+    assert command("report", "runs/a", "-o", "page.html").code == 0  # which runs no network
+    assert f"runs/a names the model '{own}'" in refused("train", "--resume", "--out", "runs/a")
+    assert command("train", "--resume", "--out", "runs/a", "--model", own, "--json").json == result
+
+
+def test_a_model_that_only_a_file_names_is_not_imported(own, command, refused):
+    Path("c.json").write_text(json.dumps({"model": own, "epochs": 1, "batch_size": 512, "samples": 0}))
+    assert command("train", "--config", "c.json", "--print-config").json["model"] == own
+    assert f"c.json names the model '{own}'" in refused("train", "--config", "c.json", "--out", "runs/a")
+    assert "nets_of_mine" not in sys.modules
+    with pytest.warns(UserWarning, match=f"as you trust c.json, {own} is imported"):
+        assert command("train", "--config", "c.json", "--trust-model", "--out", "runs/a", "-q").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "absent_nets:net"], "there is no module 'absent_nets'"),
+        (["--model", "nets_of_mine:absent"], "nets_of_mine has no 'absent'"),
+        (["--model", "nets_of_mine:words"], "it must return an nn.Module"),
+        (
+            ["--model", "nets_of_mine:convnet", "--model-args", '{"chanels": 4}'],
+            "unexpected keyword argument 'chanels'",
+        ),
+        (["--model", "mlp", "--width", "8"], "width is 8, but the model 'mlp' has none"),
+        (["--model", "mlp", "--model-args", '{"widths": [0]}'], "widths[0] is 0; it must be at least 1"),
+    ],
+)
+def test_a_model_that_can_not_be_is_one_line_and_leaves_no_folder(arguments, message, own, refused):
+    assert message in refused("train", *arguments, "--out", "runs/a", "-q")
+    assert not list(Path("runs").iterdir())
+
+
+def test_model_arguments_are_a_json_object(command):
+    for text in ("{widths: 3}", "[200]"):
+        result = command("train", "--model", "mlp", "--model-args", text, "--print-config")
+        assert result.code == 2
+        assert "--model-args" in result.err
 
 
 def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path):

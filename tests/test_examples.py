@@ -79,16 +79,22 @@ def test_transformers_model(tmp_path):
 
 def test_regression_bands(tmp_path):
     out = run("regression_bands", tmp_path, tmp_path / "figure.png")
+    # A network with hidden layers, of which what can be below full rank is.
+    seeds = [tuple(map(int, found)) for found in re.findall(r"weight \((\d+), (\d+)\) from a seed of rank (\d+)", out)]
+    assert len(seeds) >= 3
+    assert all(rank < min(rows, columns) for rows, columns, rank in seeds if min(rows, columns) > 1)
+    assert any(min(rows, columns) > 1 for rows, columns, _ in seeds)
     epistemic, aleatoric = (
-        {place: number(rf"{place} +.*{kind} (\d\S+)", out) for place in ("data", "gap", "outside")}
+        {place: number(rf"{place} +.*{kind} std (\d\S+)", out) for place in ("data", "gap", "outside")}
         for kind in ("epistemic", "aleatoric")
     )
-    assert epistemic["gap"] > 5 * epistemic["data"]
-    assert epistemic["outside"] > 5 * epistemic["data"]
-    # The noise put into the data: .05 + .06 (x + 1.6), of which the mean square over both parts is .0256.
-    # Averaged over draws that differ in their noise too, it comes out somewhat larger: right to a factor of two.
-    assert 0.0128 < aleatoric["data"] < 0.0512
-    assert aleatoric["data"] > epistemic["data"]
+    # Sixteen seeds had 9 to 20 and 5 to 9; a posterior that collapsed (KL weight 0) has 2 and 1.3.
+    assert epistemic["gap"] > 4 * epistemic["data"]
+    assert epistemic["outside"] > 2.5 * epistemic["data"]
+    assert epistemic["gap"] > 2 * aleatoric["gap"]
+    # The noise put into the data is .15. What the mean leaves of the curve adds to it.
+    assert 0.14 < aleatoric["data"] < 0.21
+    assert epistemic["data"] < aleatoric["data"]
     with Image.open(tmp_path / "figure.png") as image:
         image.load()
         assert image.width >= 1000

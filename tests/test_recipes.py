@@ -9,7 +9,7 @@ from torch import nn
 
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.fast.taps import TrimmedConv2d, trim
-from kernelseed.models import from_recipe, recipe, recipes, resnet18
+from kernelseed.models import from_recipe, mlp, recipe, recipes, resnet18, resnet34, resnet50
 
 
 def test_the_recipe_is_the_json_of_all_releases():
@@ -24,14 +24,27 @@ def test_the_recipe_is_the_json_of_all_releases():
     assert recipe(model)["dropout"] == 0.3
 
 
-@pytest.mark.parametrize("change", [lambda model: model, trim], ids=["plain", "trimmed"])
-def test_a_model_is_built_again(change):
-    model = change(resnet18(3, 1, stem="cifar", width=4)).eval()
+SMALL = {
+    "resnet18": lambda: resnet18(3, 1, stem="cifar", width=4),
+    "resnet34": lambda: resnet34(3, 1, stem="small", width=4),
+    "resnet50": lambda: resnet50(3, 1, stem="small", width=4),
+    "mlp": lambda: mlp(3, 1, (8, 8), widths=(5,)),
+    "trimmed": lambda: trim(resnet18(3, 1, stem="cifar", width=4)),
+}
+
+
+def test_no_model_is_left_out():
+    assert set(recipes.BUILDERS) == set(SMALL) - {"trimmed"}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_model_is_built_again(name):
+    model = SMALL[name]().eval()
     twin = from_recipe(json.loads(json.dumps(recipe(model)))).eval()
     twin.load_state_dict(model.state_dict())
     x = torch.randn(2, 1, 8, 8)
     assert torch.equal(twin(x), model(x))
-    assert isinstance(twin.conv1, TrimmedConv2d) == isinstance(model.conv1, TrimmedConv2d)
+    assert any(isinstance(m, TrimmedConv2d) for m in twin.modules()) == (name == "trimmed")
 
 
 def test_any_other_model_has_no_recipe():
@@ -44,7 +57,7 @@ def test_any_other_model_has_no_recipe():
     [
         (None, ArgumentError, "none of kernelseed.models"),
         (["resnet18"], ArgumentTypeError, "the recipe is a list; it must be a dict"),
-        ({}, ArgumentError, "model None is unknown; this version has resnet18"),
+        ({}, ArgumentError, "model None is unknown; this version has mlp, resnet18,"),
         ({"name": "os.system"}, ArgumentError, "model 'os.system' is unknown"),
         ({"name": ["resnet18"]}, ArgumentError, r"model \['resnet18'\] is unknown"),
         ({"name": "resnet18", "evil": 0}, ArgumentError, "argument 'evil' is unknown; resnet18 takes num_classes, in_"),

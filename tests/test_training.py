@@ -283,7 +283,7 @@ def test_a_config_goes_through_json_and_back():
         ({"clip": "1"}, "clip is '1'; it must be of type float or null"),
         ({"epochs": 0}, "epochs is 0; allowed: 1 <= epochs"),
         ({"validation": 1.0}, "validation is 1.0; allowed: 0 <= validation < 1"),
-        ({"stem": "cifer"}, "stem is 'cifer'; allowed: imagenet, cifar .*Did you mean 'cifar'"),
+        ({"stem": "cifer"}, "stem is 'cifer'; allowed: imagenet, cifar, small .*Did you mean 'cifar'"),
         ({"clip": 1.0, "precision": "16-mixed"}, "clip is 1.0 with precision '16-mixed'.*take bf16-mixed"),
         ({"clip": 1.0, "method": "vadam"}, "clip is 1.0, but method 'vadam' uses its gradients itself"),
         ({"patience": 2}, "patience is 2 with validation 0.0"),
@@ -685,6 +685,8 @@ def test_one_example_left_over_does_not_stop_batchnorm(tmp_path, tiny):
 
 # Many processes
 
+OWN = "own_models:convnet"
+
 
 def checkpointed_steps(run):
     return torch.load(RunFolder(run).latest_checkpoint(), weights_only=True)["global_step"]
@@ -692,12 +694,14 @@ def checkpointed_steps(run):
 
 @pytest.fixture(scope="module")
 def parallel(tmp_path_factory):
-    """A run of two processes by the real command, what it printed, and what each rank saw."""
+    """A run of a user's model in two processes by the real command, what it printed, and what each rank saw."""
     folder = tmp_path_factory.mktemp("ddp")
-    config = dataclasses.replace(SMALL, devices=2, strategy="ddp", accelerator="cpu")
+    config = Config(
+        model=OWN, epochs=2, batch_size=256, samples=2, update_bn=0, devices=2, strategy="ddp", accelerator="cpu"
+    )
     (folder / "config.json").write_text(json.dumps(config.as_json()))
     script = Path(__file__).with_name("training_worker.py")
-    command = ["train", "--config", folder / "config.json", "--json", "--out", folder / "run"]
+    command = ["train", "--config", folder / "config.json", "--model", OWN, "--json", "--out", folder / "run"]
     printed = json.loads(finish(start(script, folder, *command)))
     return RunFolder(folder / "run"), printed, [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
@@ -710,7 +714,7 @@ def test_two_processes_train_one_run_in_half_the_steps_and_rank_zero_alone_write
     assert checkpointed_steps(run.path) == 2 * 3
     assert [row["epoch"] for row in run.metrics()] == [1, 2]
     assert printed["config"]["devices"] == 2
-    assert ks.predict(ks.load(run.path), torch.rand(3, 1, 8, 8)).probs.isfinite().all()
+    assert ks.predict(ks.load(run.path, OWN), torch.rand(3, 1, 8, 8)).probs.isfinite().all()
 
 
 def test_each_rank_draws_its_own_noise_gradients_are_averaged_and_the_kl_is_counted_once(parallel):
@@ -719,7 +723,7 @@ def test_each_rank_draws_its_own_noise_gradients_are_averaged_and_the_kl_is_coun
     data, method, num_data = config.load_data(), config.build_method(), 1438
     gradients = []
     for rank, seen in enumerate(ranks):
-        net = method.build(config.build_model(data))
+        net = method.build(config.build_model(data, OWN))
         net.load_state_dict(seen["start"], strict=False)  # BatchNorm's buffers are as built
         share = {"batch_size": 256, "shuffle": True, "seed": 0, "rank": rank, "world_size": 2}
         x, y = next(iter(ks.data.Batches(data.train, data.mean, data.std, **share)))

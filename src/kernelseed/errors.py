@@ -27,6 +27,10 @@ class NonFiniteError(KernelseedError, FloatingPointError):
     """A loss or a gradient that is NaN or infinite."""
 
 
+class NonFiniteOutputError(ArgumentError, NonFiniteError):
+    """A network's output that is NaN or infinite: its input was, or its training has left the finite numbers."""
+
+
 class DataError(KernelseedError, ValueError):
     """Data that is missing, damaged or of the wrong form."""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
+import os
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -16,9 +19,9 @@ from kernelseed.training import Config
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each setting; its argument `given` holds those that were used, as `Config` does."""
-    made = {name: _option(known, "Run", str(known.default)) for name, known in settings_of(Config).items()}
+    own = {name: known for name, known in settings_of(Config).items() if name != "options"}
+    made = {name: _option(known, "Run", str(known.default)) for name, known in own.items()}
     made |= {name: _option(*described) for name, described in _method_options().items()}
-    del made["options"]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
@@ -28,9 +31,9 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
         command(**values, given=given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+    rest = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
     new = [inspect.Parameter(name, keyword, default=None, annotation=made[name]) for name in made]
-    parameters = [p.replace(kind=keyword) for p in own] + new
+    parameters = [p.replace(kind=keyword) for p in rest] + new
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
@@ -54,11 +57,13 @@ def _method_options() -> dict[str, tuple[Setting, str, str]]:
 def _option(known: Setting, panel: str, default: str) -> Any:
     kind = next(kind for kind in known.kinds if kind is not type(None))
     allowed = f": {known.allowed}" if known.choices else ""
-    shown = f" [default: {default}]" if default not in ("None", "False") else ""
+    shown = f" [default: {default}]" if default not in ("None", "False") and kind is not dict else ""
     words = f"{known.help[0].upper()}{known.help[1:]}{allowed}.{shown}"
     info: dict[str, Any] = {"help": escape(words), "rich_help_panel": panel, "show_default": False}
     if set(known.kinds) == {str, float}:
         info |= {"parser": _number_or_word, "metavar": "<str|float>"}
+    if kind is dict:
+        info |= {"parser": _json_object, "metavar": "<json>"}
     return Annotated[kind | None, typer.Option(**info)]
 
 
@@ -67,3 +72,27 @@ def _number_or_word(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no JSON ({error}); write it as '{{\"widths\": [200, 200]}}'.") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{text!r} is a {type(found).__name__}; write it as '{{\"widths\": [200, 200]}}'.")
+    return found
+
+
+ModelAgain = Annotated[str | None, typer.Option("--model", help="The run's module:function again, if it is your own.")]
+TrustModel = Annotated[
+    bool, typer.Option("--trust-model", help="Import and call the function that the stored run or config names.")
+]
+
+
+def own_model(model: str | None, trust_model: bool) -> dict[str, Any]:
+    """Both as keyword arguments. A function may then be found in the current folder, after all that is installed."""
+    here = os.getcwd()
+    if (model is not None or trust_model) and here not in sys.path:
+        sys.path.append(here)
+    return {"model": model, "trust_model": trust_model}

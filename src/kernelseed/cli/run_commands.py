@@ -11,6 +11,7 @@ from rich.table import Table
 
 from kernelseed import report
 from kernelseed.cli.data_commands import DataDir, Json
+from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.show import comparison, console, megas, narrow_table, print_json, say
 from kernelseed.errors import PathExistsError
 from kernelseed.training import classify, describe_run, evaluate, write_csv
@@ -27,11 +28,13 @@ def evaluate_command(
     ] = None,
     temperature: Annotated[bool, typer.Option(help="Scale by a temperature fitted on the validation split.")] = False,
     ood: Annotated[str | None, typer.Option(help="Out-of-distribution data to tell apart by entropy.")] = None,
+    model: ModelAgain = None,
+    trust_model: TrustModel = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Test a run again: with other draws, other BatchNorm statistics, a temperature, or on other data."""
-    found = evaluate(run, samples, update_bn, temperature, ood, data_dir)
+    found = evaluate(run, samples, update_bn, temperature, ood, data_dir, **own_model(model, trust_model))
     if json:
         return print_json(found)
     console.print(comparison([found], escape(f"{found['config']['data']}: {run}")))
@@ -51,6 +54,8 @@ def predict_command(
     risk: Annotated[
         float | None, typer.Option(help="Abstain so that at most this share of answers is wrong, such as 0.05.")
     ] = None,
+    model: ModelAgain = None,
+    trust_model: TrustModel = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -61,7 +66,7 @@ def predict_command(
     """
     if out is not None and out.exists():
         raise PathExistsError(f"{out} exists; choose another name, or remove it first.")
-    found = classify(run, images, samples, risk, data_dir)
+    found = classify(run, images, samples, risk, data_dir, **own_model(model, trust_model))
     if json:
         return print_json(found)
     rows = found["predictions"]
@@ -92,9 +97,9 @@ def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, over
     return out
 
 
-def info_command(run: Run, json: Json = False) -> None:
+def info_command(run: Run, model: ModelAgain = None, trust_model: TrustModel = False, json: Json = False) -> None:
     """What a run's network stores: seeds, germinators and parameters, against the plain network."""
-    found = describe_run(run)
+    found = describe_run(run, **own_model(model, trust_model))
     if json:
         return print_json(found)
     if found["layers"]:

@@ -9,9 +9,10 @@ import typer
 from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
-from kernelseed.cli.options import takes_settings
+from kernelseed.cli.options import TrustModel, own_model, takes_settings
 from kernelseed.cli.run_commands import write_report
 from kernelseed.cli.show import comparison, complain, console, free_name, print_json, say
+from kernelseed.models import agreed, is_path
 from kernelseed.training import LOGGERS, Config, RunFolder, differences, overlay, read_settings
 
 DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {"delta": 0.25}}
@@ -48,6 +49,7 @@ def train_command(
     config: Annotated[Path | None, typer.Option(help="Settings as JSON or YAML; options given here win.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print what would run, and exit.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
+    trust_model: TrustModel = False,
     logger: Annotated[str, typer.Option(help=f"Where curves go beside metrics.csv: {', '.join(LOGGERS)}.")] = "csv",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     data_dir: DataDir = None,
@@ -63,12 +65,16 @@ def train_command(
     if print_config:
         return print_json(chosen.as_json())
     assert out is not None
+    own_model(given.get("model"), trust_model)
+    if is_path(chosen.model) and "model" not in given:  # a file says so, and nobody else
+        agreed(chosen.model, trust_model, out if resume else config)
     from kernelseed.training import train
 
     try:
         result = train(chosen, out, resume=resume, data_dir=data_dir, logger=logger, progress=not (quiet or json))
     except KeyboardInterrupt:
-        complain(f"stopped; it goes on with: kernelseed train --resume --out {escape(str(out))}")
+        own = f" --model {chosen.model}" if is_path(chosen.model) else ""
+        complain(f"stopped; it goes on with: kernelseed train --resume --out {escape(str(out))}{own}")
         raise typer.Exit(130) from None
     if not result:  # another rank reports
         return

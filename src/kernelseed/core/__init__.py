@@ -16,6 +16,7 @@ from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
 from kernelseed.core.files import (
     disk_file,
+    explained,
     lock_folder,
     make_folder,
     read_json,
@@ -78,6 +79,7 @@ __all__ = [
     "derive_seed",
     "describe",
     "disk_file",
+    "explained",
     "factorise",
     "generator_for",
     "germinate",

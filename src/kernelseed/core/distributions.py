@@ -24,7 +24,7 @@ class Prior(Protocol):
 
 
 class Decoded(Protocol):
-    """What a weight distribution is decoded to, so that many draws share the work."""
+    """A decoded weight distribution, for many draws that share the work."""
 
     @property
     def fixed(self) -> bool:
@@ -120,7 +120,7 @@ def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
 
     Activation checkpointing installs such hooks.
     """
-    if torch.compiler.is_compiling():  # where nothing is asked for later
+    if torch.compiler.is_compiling():  # nothing is decoded later there
         return decode
     with_graph = torch.is_grad_enabled()
 
@@ -159,18 +159,18 @@ class Sample:
 
     @property
     def fixed(self) -> bool:
-        """Whether the weight has no distribution, and so no KL."""
+        """Whether the weight has no distribution and therefore no KL."""
         return self.source.fixed
 
     @property
     def num_weights(self) -> int:
-        """How many random numbers it has a KL for."""
+        """The number of random variables that the KL covers."""
         return 0 if self.fixed else self.value.numel()
 
     def values_only(self) -> Sample:
-        """The same weight as a plain value: no graph, no KL, and laid out for many calls."""
+        """The same weight as a contiguous tensor without graph and KL, for many calls."""
         value = self.value.detach()
-        # A mean may be the parameter itself, which training goes on to change.
+        # A mean may be the parameter itself, which further training changes.
         value = value.clone(memory_format=torch.contiguous_format) if self.noise is None else value.contiguous()
         return Gaussian(value, None).at_mean()
 

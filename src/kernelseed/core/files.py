@@ -42,7 +42,7 @@ def whole_or_nothing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
     Unless it may overwrite, it is removed as well if there is something in the place of `path` by then.
     """
-    complaint = _explained(f"can't write {path}", "; what was there before is as it was")
+    complaint = explained(f"can't write {path}", "; what was there before is as it was")
     with complaint, _private_folder(path, 0o700) as folder:
         scratch = folder / path.name
         mode = _create(scratch)
@@ -57,7 +57,7 @@ def whole_or_nothing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """An empty folder to fill; it becomes `path`, all at once, when the block ends well."""
-    with _explained(f"can't make the folder {path}"):
+    with explained(f"can't make the folder {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _private_folder(path, 0o777) as scratch:
             yield scratch
@@ -70,7 +70,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def make_folder(path: Path) -> None:
     """A folder and those above it, where they are not there yet."""
-    with _explained(f"can't make the folder {path}"):
+    with explained(f"can't make the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
 
 
@@ -158,7 +158,7 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def _explained(what: str, after: str = "") -> Iterator[None]:
+def explained(what: str, after: str = "") -> Iterator[None]:
     """Errors of the disk as one line that says what to do."""
     try:
         yield

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kernelseed.core.distributions import at_least_float32, softplus
 from kernelseed.core.predictive import Classification, Regression
-from kernelseed.errors import ArgumentError, ArgumentTypeError
+from kernelseed.errors import ArgumentError, ArgumentTypeError, NonFiniteOutputError
 from kernelseed.fast import LOG_SQRT_2PI
 
 P = TypeVar("P", Classification, Regression, covariant=True)
@@ -40,7 +40,7 @@ class Likelihood(nn.Module, ABC, Generic[P]):
             )
         if can_look_at(tensor) and (tensor.isnan() | tensor.isposinf()).any():
             wrong = int((tensor.isnan() | tensor.isposinf()).sum())
-            raise ArgumentError(
+            raise NonFiniteOutputError(
                 f"the network's output has NaN or infinity in {wrong} of {tensor.numel()} places; look for them in the "
                 "input, or lower the learning rate."
             )

@@ -53,11 +53,11 @@ class Draw:
 
     @property
     def num_weights(self) -> int:
-        """How many weights have a distribution, and so a share in the KL."""
+        """The number of weights that have a distribution and therefore a KL."""
         return sum(sample.num_weights for sample in self.samples.values())
 
     def weights_only(self) -> Draw:
-        """The same weights as plain values: no graph, no KL, no memory for either, and laid out for many calls."""
+        """The same weights as contiguous tensors without graph and KL: less memory, and faster for many calls."""
         return replace(self, samples={name: sample.values_only() for name, sample in self.samples.items()})
 
     def _everywhere(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -57,13 +57,16 @@ def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
 
 def load(
     folder: str | os.PathLike[str],
-    model: nn.Module | None = None,
+    model: models.Model | None = None,
     *,
+    trust_model: bool = False,
     distributions: Iterable[type[WeightDistribution]] = (),
 ) -> nn.Module:
     """The network that `save` or `kernelseed train` wrote, in eval mode.
 
-    model          another instance of a model of your own, if the network was made of one: `load(folder, MyModel())`
+    model          a model of your own again, if the network was made of one: another instance, `load(folder,
+                   MyModel())`, or what makes it, a callable or its name "package.module:function"
+    trust_model    import and call the function that the folder of a run names
     distributions  weight distributions of your own that the network has: a file never chooses what is called
     """
     folder = Path(folder)
@@ -71,8 +74,11 @@ def load(
     if not isinstance(config.get("network"), dict):
         raise StorageError(f"{folder / CONFIG} describes no network; was it written by ks.save?")
     known = _by_name(distributions)
+    recipe = _recipe(config["network"])
+    own = model is not None or (isinstance(recipe, dict) and "function" in recipe)
+    plain = models.build(recipe, model, trust_model, folder) if own else None
     try:
-        net = rebuild(config["network"], model, known)
+        net = rebuild(config["network"], plain, known)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise StorageError(
             f"{folder / CONFIG} does not describe a network that can be built ({_short(error)}); take another copy of "
@@ -82,16 +88,17 @@ def load(
     return net.eval()
 
 
-def describe(net: nn.Module) -> dict[str, Any]:
-    """What a network is made of, as JSON."""
+def describe(net: nn.Module, own_recipe: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a network is made of, as JSON; `own_recipe` stands for a model that is none of kernelseed.models."""
     if isinstance(net, nn.ModuleList):
-        return {"kind": "ensemble", "members": [describe(member) for member in net]}
+        return {"kind": "ensemble", "members": [describe(member, own_recipe) for member in net]}
     if not isinstance(net, BayesianModule):
-        return {"kind": "plain", "model": models.recipe(net)}
+        return {"kind": "plain", "model": models.recipe(net) or own_recipe}
     _by_name(type(weight) for weight in net.weights.values())
     weights = {name: {"distribution": type(w).__name__, **w.spec()} for name, w in net.weights.items()}
     aliases = dict(net.weights.aliases)
-    return {"kind": "bayesian", "model": models.recipe(net.skeleton), "weights": weights, "aliases": aliases}
+    made = models.recipe(net.skeleton) or own_recipe
+    return {"kind": "bayesian", "model": made, "weights": weights, "aliases": aliases}
 
 
 def rebuild(
@@ -111,6 +118,13 @@ def rebuild(
             raise ValueError(f"{name} is of shape {tuple(stored)}, and in the model {tuple(there)}")
         remove_parameter(plain, name)
     return BayesianModule(plain, weights, aliases)
+
+
+def _recipe(description: Any) -> Any:
+    """Of the model; all members of an ensemble have the same."""
+    while isinstance(description, dict) and isinstance(description.get("members"), list):
+        description = next(iter(description["members"]), None)
+    return description.get("model") if isinstance(description, dict) else None
 
 
 def _by_name(kinds: Iterable[type[WeightDistribution]]) -> dict[str, type[WeightDistribution]]:

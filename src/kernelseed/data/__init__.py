@@ -16,7 +16,7 @@
 """
 
 from kernelseed.data.batches import Batches, augment, normalise
-from kernelseed.data.dataset import Dataset, Split
+from kernelseed.data.dataset import Dataset, Split, stratified_split
 from kernelseed.data.images import read_images
 from kernelseed.data.loading import Available, available, fetch, load, load_test
 from kernelseed.errors import DataError
@@ -34,4 +34,5 @@ __all__ = [
     "load_test",
     "normalise",
     "read_images",
+    "stratified_split",
 ]

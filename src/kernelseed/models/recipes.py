@@ -37,6 +37,28 @@ class RecipeModel(nn.Module, ABC):
         """What the builder takes to make this model again, as JSON."""
 
 
+def require_counts(**counts: Any) -> None:
+    """An error unless each is an int of at least 1."""
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ArgumentTypeError(f"{name} is {value!r}; it must be an int of at least 1.")
+        if value < 1:
+            raise ArgumentError(f"{name} is {value}; it must be at least 1.")
+
+
+def require_rate(dropout: Any) -> None:
+    """An error unless it is a share of activations to drop."""
+    if not isinstance(dropout, (int, float)) or isinstance(dropout, bool):
+        raise ArgumentTypeError(f"dropout is {dropout!r}; it must be a number: 0 <= dropout < 1.")
+    if not 0 <= dropout < 1:
+        raise ArgumentError(f"dropout is {dropout}; it is the share of activations to drop: 0 <= dropout < 1.")
+
+
+def dropout_rate(model: nn.Module) -> float:
+    """The rate of now, which may have been set since the model was built."""
+    return next((module.p for module in model.modules() if isinstance(module, nn.Dropout)), 0.0)
+
+
 def recipe(model: nn.Module) -> dict[str, Any] | None:
     """How to build a model of this subpackage again, as JSON; None for any other model.
 

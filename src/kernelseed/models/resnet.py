@@ -1,4 +1,4 @@
-"""ResNet-18 as the paper uses it. Parameter names are torchvision's, so its checkpoints load."""
+"""ResNet-18, 34 and 50. Parameter names are torchvision's, so its checkpoints load."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelseed.errors import ArgumentError, ArgumentTypeError
-from kernelseed.models.recipes import RecipeModel, register
+from kernelseed.errors import ArgumentError
+from kernelseed.models.recipes import RecipeModel, dropout_rate, register, require_counts, require_rate
+
+STEMS = ("imagenet", "cifar", "small")
 
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, with dropout between them."""
+
+    expansion = 1
 
     def __init__(self, in_channels: int, channels: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -22,11 +26,7 @@ class BasicBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample: nn.Module = nn.Identity()
-        if stride != 1 or in_channels != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+        self.downsample = _shortcut(in_channels, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """x plus its residual."""
@@ -34,32 +34,77 @@ class BasicBlock(nn.Module):
         return F.relu(self.bn2(self.conv2(residual)) + self.downsample(x))
 
 
-class ResNet18(RecipeModel):
-    """He et al. (2016), eighteen layers; see `resnet18` for the arguments."""
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two of 1x1, dropout before the last, and a shortcut.
 
-    builder = "resnet18"
+    The stride is on the 3x3, as in torchvision (version 1.5 of the network), not on the first 1x1 as in the paper.
+    """
 
-    def __init__(self, num_classes: int, in_channels: int, stem: str, width: int, dropout: float) -> None:
+    expansion = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int, dropout: float) -> None:
         super().__init__()
+        out_channels = channels * self.expansion
+        self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.dropout = nn.Dropout(dropout)
+        self.conv3 = nn.Conv2d(channels, out_channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out_channels)
+        self.downsample = _shortcut(in_channels, out_channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x plus its residual."""
+        residual = F.relu(self.bn1(self.conv1(x)))
+        residual = self.dropout(F.relu(self.bn2(self.conv2(residual))))
+        return F.relu(self.bn3(self.conv3(residual)) + self.downsample(x))
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+
+
+def _stage(
+    block: type[BasicBlock | Bottleneck], depth: int, before: int, channels: int, stride: int, dropout: float
+) -> nn.Sequential:
+    after = channels * block.expansion
+    first = block(before, channels, stride, dropout)
+    return nn.Sequential(first, *(block(after, channels, 1, dropout) for _ in range(depth - 1)))
+
+
+DEPTHS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+}
+"""The block and how many of them each stage has."""
+
+
+class ResNet(RecipeModel):
+    """He et al. (2016); see `resnet18` for the arguments."""
+
+    def __init__(self, builder: str, num_classes: int, in_channels: int, stem: str, width: int, dropout: float) -> None:
+        super().__init__()
+        if stem not in STEMS:
+            raise ArgumentError(f"stem is {stem!r}; allowed are {', '.join(STEMS)}.")
+        require_counts(num_classes=num_classes, in_channels=in_channels, width=width)
+        require_rate(dropout)
+        self.builder = builder
         self._arguments = {"num_classes": num_classes, "in_channels": in_channels, "stem": stem, "width": width}
-        if stem == "imagenet":
-            self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
-            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
-        else:
-            self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
-            self.maxpool = nn.Identity()
+        kernel, stride = {"imagenet": (7, 2), "cifar": (3, 1), "small": (3, 2)}[stem]
+        self.conv1 = nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
         self.bn1 = nn.BatchNorm2d(width)
-
-        def stage(before: int, channels: int, stride: int) -> nn.Sequential:
-            return nn.Sequential(
-                BasicBlock(before, channels, stride, dropout), BasicBlock(channels, channels, 1, dropout)
-            )
-
-        self.layer1 = stage(width, width, 1)
-        self.layer2 = stage(width, 2 * width, 2)
-        self.layer3 = stage(2 * width, 4 * width, 2)
-        self.layer4 = stage(4 * width, 8 * width, 2)
-        self.fc = nn.Linear(8 * width, num_classes)
+        block, depths = DEPTHS[builder]
+        outside = width * block.expansion
+        self.layer1 = _stage(block, depths[0], width, width, 1, dropout)
+        self.layer2 = _stage(block, depths[1], outside, 2 * width, 2, dropout)
+        self.layer3 = _stage(block, depths[2], 2 * outside, 4 * width, 2, dropout)
+        self.layer4 = _stage(block, depths[3], 4 * outside, 8 * width, 2, dropout)
+        self.fc = nn.Linear(8 * outside, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -71,39 +116,38 @@ class ResNet18(RecipeModel):
         return self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
 
     def arguments(self) -> dict[str, Any]:
-        """Those of `resnet18`; the dropout rate is the one of now, which may have been set since."""
-        rate = next(module.p for module in self.modules() if isinstance(module, nn.Dropout))
-        return {**self._arguments, "dropout": rate}
+        """Those of the builder."""
+        return {**self._arguments, "dropout": dropout_rate(self)}
 
 
 @register
 def resnet18(
-    num_classes: int = 10,
-    in_channels: int = 3,
-    *,
-    stem: str = "imagenet",
-    width: int = 64,
-    dropout: float = 0.0,
-) -> ResNet18:
+    num_classes: int = 10, in_channels: int = 3, *, stem: str = "imagenet", width: int = 64, dropout: float = 0.0
+) -> ResNet:
     """ResNet-18. The paper's MNIST and Fashion-MNIST numbers fit the "imagenet" stem, its CIFAR numbers "cifar".
 
-    stem     "imagenet": 7x7 stride 2 and a max-pool; "cifar": 3x3 stride 1 and no pool
+    stem     "imagenet": 7x7 stride 2 and a max-pool; "cifar": 3x3 stride 1 and no pool; "small": 3x3 stride 2, no pool
     width    channels of the first stage; 64 is the paper's, 16 is for small machines
-    dropout  the rate after each block's first activation, where wide residual networks put it: dropping whole
+    dropout  the rate before each block's last convolution, where wide residual networks put it: dropping whole
              residuals or the shortcut would cut the identity path, dropping after a BatchNorm would shift it
 
     >>> resnet18(10, in_channels=1, width=8)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    if stem not in ("imagenet", "cifar"):
-        raise ArgumentError(f'stem is {stem!r}; allowed are "imagenet" and "cifar".')
-    for name, value in (("num_classes", num_classes), ("in_channels", in_channels), ("width", width)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ArgumentTypeError(f"{name} is {value!r}; it must be an int of at least 1.")
-        if value < 1:
-            raise ArgumentError(f"{name} is {value}; it must be at least 1.")
-    if not isinstance(dropout, (int, float)):
-        raise ArgumentTypeError(f"dropout is {dropout!r}; it must be a number: 0 <= dropout < 1.")
-    if not 0 <= dropout < 1:
-        raise ArgumentError(f"dropout is {dropout}; it is the share of activations to drop: 0 <= dropout < 1.")
-    return ResNet18(num_classes, in_channels, stem, width, dropout)
+    return ResNet("resnet18", num_classes, in_channels, stem, width, dropout)
+
+
+@register
+def resnet34(
+    num_classes: int = 10, in_channels: int = 3, *, stem: str = "imagenet", width: int = 64, dropout: float = 0.0
+) -> ResNet:
+    """ResNet-34; see `resnet18` for the arguments."""
+    return ResNet("resnet34", num_classes, in_channels, stem, width, dropout)
+
+
+@register
+def resnet50(
+    num_classes: int = 10, in_channels: int = 3, *, stem: str = "imagenet", width: int = 64, dropout: float = 0.0
+) -> ResNet:
+    """ResNet-50, of bottlenecks: a stage has four times its width on the outside; see `resnet18` for the arguments."""
+    return ResNet("resnet50", num_classes, in_channels, stem, width, dropout)

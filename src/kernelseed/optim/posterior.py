@@ -1,7 +1,7 @@
-"""What Vadam and VOGN share: a Gaussian with diagonal precision around the parameters, and how it is sampled.
+"""The common part of Vadam and VOGN: a Gaussian with diagonal precision around the parameters, and its samples.
 
-The parameters hold the posterior's mean, the optimizer's state holds what its precision is made of. Weights
-are drawn into the parameters for as long as a `with` block lasts; the mean always comes back, bit for bit.
+The parameters hold the mean of the posterior; the state of the optimizer determines its precision. Inside a `with`
+block the parameters hold a draw; the mean is always restored, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ Group = dict[str, Any]
 State = dict[str, Any]
 Pair = tuple[Tensor, Tensor]
 Moments = dict[Tensor, Pair]
-# A loss, and for each parameter that it reaches: its gradient g, and the mean of g^2 (None: g * g).
+# A loss, and for each parameter that it depends on: its gradient g, and the mean of g^2 (None: g * g).
 Term = tuple[Tensor, Mapping[Tensor, tuple[Tensor, Tensor | None]]]
 
-# The default init_precision is prior_precision + INIT_SHARE num_data. With much less, draws of a deep network
-# are noise; with much more, the first steps, which divide by it, are too short. Vadam has measurements.
+# The default init_precision is prior_precision + INIT_SHARE num_data. If it is much smaller, draws of a deep network
+# are mostly noise; if it is much larger, the first steps, which divide by it, are too short. See Vadam for
+# measurements.
 INIT_SHARE = 0.1
 
 
 def check(holds: bool, argument: str, value: object, rule: str, remedy: str) -> None:
-    """Raise an ArgumentError that names the argument, its value, the rule it broke and what to do."""
+    """Raise an ArgumentError with the argument, its value, the rule and what to do, unless the rule holds."""
     if not holds:
         raise ArgumentError(f"{argument} is {value!r}; it must be {rule}: {remedy}.")
 
 
 def check_group(group: Group) -> None:
-    """Check one parameter group's hyperparameters. Comparisons are written so that NaN fails them."""
+    """Check the hyperparameters of one parameter group. The comparisons are false for NaN."""
     N, lr, betas, lam, P0 = (group[key] for key in ("num_data", "lr", "betas", "prior_precision", "init_precision"))
     check(0 < N < math.inf, "num_data", N, "positive and finite", "give the size of the training set, len(dataset)")
     check(0 <= lr < math.inf, "lr", lr, "finite and not negative", "try 1e-3 for Vadam, 1e-2 for VOGN")
@@ -57,12 +58,12 @@ def check_group(group: Group) -> None:
 class PosteriorOptimizer(torch.optim.Optimizer, ABC):
     """An optimizer whose parameters are the mean of q(w) = N(mu, 1 / precision).
 
-    A parameter is random if it requires a gradient or has ever been trained; any other is a constant, of
-    standard deviation 0. So freezing a trained parameter stops its training and keeps its posterior.
+    A parameter is random if it requires a gradient or has ever been trained; any other parameter is a constant with
+    standard deviation 0. So freezing a trained parameter stops its training but keeps its posterior.
 
-    Noise is one `torch.randn` for each random parameter, in the order of the groups, from the generator of
-    the call, else of the constructor, else torch's global one. The constructor's generator is part of
-    `state_dict`; with the global one, save `torch.get_rng_state()` where a run must continue bit for bit.
+    Noise is one `torch.randn` for each random parameter, in the order of the groups. It uses the generator of the call,
+    else that of the constructor, else torch's global one. The constructor's generator is part of `state_dict`; with the
+    global one, save `torch.get_rng_state()` if a run must continue bit for bit.
     """
 
     def __init__(self, params: Any, defaults: Group, train_samples: int, generator: torch.Generator | None) -> None:
@@ -74,7 +75,7 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
         self._is_sampled = False
         super().__init__(params, defaults)
 
-    # What a method defines: its state, the precision that the state means, and how one step changes it
+    # What a subclass defines: its state, the precision for a state, and the update in one step
 
     @abstractmethod
     def _initial_state(self, p: Tensor, group: Group) -> State:
@@ -109,7 +110,7 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator | None = None) -> dict[Tensor, Tensor]:
-        """One draw w = mu + eps / sqrt(precision) of every random parameter, as values: none is changed."""
+        """One draw w = mu + eps / sqrt(precision) of every random parameter; the parameters are not changed."""
         self._refuse_if_sampled("draw()")
         generator = generator if generator is not None else self.generator
         return {
@@ -121,10 +122,10 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
 
     @contextmanager
     def sampled(self, generator: torch.Generator | None = None) -> Iterator[None]:
-        """Hold one posterior draw in the parameters; the mean is back when the block ends, however it ends.
+        """Hold one posterior draw in the parameters; the mean is restored at the end of the block, also after an error.
 
-        Changes made to the parameters inside the block are lost with the draw. Weights are written in place,
-        so a graph built inside and differentiated outside is an error of autograd, not a wrong gradient.
+        Changes to the parameters inside the block are lost. Weights are written in place, so differentiating a graph
+        outside of the block in which it was built is an autograd error, not a wrong gradient.
         """
         self._refuse_if_sampled("sampled()")
         draw = self.draw(generator)
@@ -136,19 +137,19 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
         finally:
             try:
                 write(mean)
-            except BaseException:  # a second interrupt, in the middle of the restoring itself
+            except BaseException:  # an interrupt while the mean is being restored
                 write(mean)
                 raise
             finally:
                 self._is_sampled = False
 
-    # What the steps are made of
+    # The parts of a step
 
     @torch.no_grad()
     def _step(self, terms: Callable[[], Iterable[Term]]) -> Tensor:
-        """Update every parameter that `terms()` reaches, all after the last draw; return the mean loss.
+        """Update every parameter in `terms()`, all after the last draw; return the mean loss.
 
-        A parameter that no term reaches is left out; one that only some reach has gradient 0 in the others.
+        A parameter in no term is not updated; a parameter in some of the terms has gradient 0 in the others.
         """
         self._refuse_if_sampled("step()")
         total, count = torch.zeros(()), 0
@@ -185,7 +186,7 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
             yield loss, {p: (g, None) for p, g in found if g is not None}
 
     def _state(self, p: Tensor, group: Group) -> State:
-        # never made by looking: a parameter has a state of its own once it has been trained
+        # not stored here, because a parameter in self.state counts as trained
         return self.state[p] if p in self.state else self._initial_state(p, group)
 
     def _is_random(self, p: Tensor) -> bool:
@@ -201,35 +202,35 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
     # torch's protocol
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group of parameters, checked first; what it leaves out is as in the constructor."""
+        """Check and add a group of parameters; missing settings are those of the constructor."""
         params = param_group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
         group = {**self.defaults, **param_group, "params": params}
         if group["init_precision"] is None:
             group["init_precision"] = group["prior_precision"] + INIT_SHARE * group["num_data"]
-        # named parameters come as (name, parameter), and super() takes them apart
+        # named parameters come as (name, parameter) pairs, which super() separates
         check_group({**group, "params": [p[1] if isinstance(p, tuple) else p for p in params]})
         super().add_param_group(group)
 
     def state_dict(self) -> dict[str, Any]:
-        """torch's state_dict, and the state of the constructor's generator where there is one."""
+        """torch's state_dict, and the state of the constructor's generator if there is one."""
         state = super().state_dict()
         return state if self.generator is None else {**state, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` saved; a saved generator only where this optimizer has one of its own."""
+        """Restore what `state_dict` saved; the generator only if this optimizer has one."""
         super().load_state_dict(state_dict)
         if self.generator is not None and "generator" in state_dict:
             self.generator.set_state(state_dict["generator"].cpu())
 
     def __getstate__(self) -> dict[str, Any]:
-        # torch pickles and copies its own attributes only; a copy is in no one's sampled() block
+        # torch pickles and copies only its own attributes; a copy is not inside a sampled() block
         ours = {"train_samples": self.train_samples, "generator": self.generator, "_is_sampled": False}
         return {**super().__getstate__(), **ours}
 
 
 def standard_normal(p: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Noise of the shape of p, drawn where the generator lives: one seed gives one draw on every device."""
+    """Noise in the shape of p, drawn on the generator's device, so that a seed gives the same draw on every device."""
     device = p.device if generator is None else generator.device
     return torch.randn(p.shape, generator=generator, dtype=p.dtype, device=device).to(p.device)
 
@@ -242,7 +243,7 @@ def write(values: dict[Tensor, Tensor]) -> None:
 
 
 def check_finite(loss: Tensor, moments: Moments) -> None:
-    """Raise where a loss or a gradient is not finite; nothing has been updated yet."""
+    """Raise if a loss or a gradient is not finite, before anything is updated."""
     finite = {p: (G + Q).isfinite().all() for p, (G, Q) in moments.items()}
     if torch.stack([loss.isfinite(), *(flag.to(loss.device) for flag in finite.values())]).all():  # read once
         return
@@ -259,7 +260,7 @@ def check_finite(loss: Tensor, moments: Moments) -> None:
 
 
 def gradients_of(loss: Tensor, params: list[Tensor], retain_graph: bool) -> tuple[Tensor | None, ...]:
-    """The gradient of one scalar loss for every parameter, None where the loss does not reach it."""
+    """The gradient of one scalar loss for every parameter; None if the loss does not depend on it."""
     if not loss.requires_grad:
         return (None,) * len(params)
     try:
@@ -272,7 +273,7 @@ def gradients_of(loss: Tensor, params: list[Tensor], retain_graph: bool) -> tupl
 
 
 def call(closure: Callable[..., Tensor] | None, *batch: Tensor) -> Tensor:
-    """What the closure returns, once it is known to be callable and to return a tensor."""
+    """Call the closure, and check that there is one and that it returns a tensor."""
     if closure is None:
         raise ArgumentTypeError(
             "closure is None; the loss is evaluated at several draws of the weights, so it must be a function that "

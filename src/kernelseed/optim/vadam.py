@@ -1,4 +1,4 @@
-"""Vadam: Adam whose second moment is a posterior's precision (Khan et al., 2018, arXiv:1806.04854)."""
+"""Vadam: Adam whose second moment gives the precision of a posterior (Khan et al., 2018, arXiv:1806.04854)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def vadam_update(
 
 
 class Vadam(PosteriorOptimizer):
-    """Adam at draws from q(w) = N(mu, 1 / (N s + lam)), s the running mean of squared minibatch gradients.
+    """Adam at draws from q(w) = N(mu, 1 / (N s + lam)), where s is the running mean of squared minibatch gradients.
 
     ```python
     opt = Vadam(model.parameters(), num_data=len(train))
@@ -45,31 +45,30 @@ class Vadam(PosteriorOptimizer):
     ```
 
     A step calls the closure at `train_samples` draws of the weights, averages the gradients and their squares, and
-    updates the mean. The closure only returns the loss, a mean over the minibatch: it must not call backward,
-    and `.grad` is neither read nor written, so the hooks of DistributedDataParallel do not run. A loss or a
-    gradient that is not finite raises FloatingPointError, and mean and state are as before.
+    updates the mean. The closure only returns the loss, a mean over the minibatch; it must not call backward. `.grad`
+    is neither read nor written, so the hooks of DistributedDataParallel do not run. A loss or a gradient that is not
+    finite raises FloatingPointError and leaves mean and state unchanged.
 
-    What it is not: squares are of a minibatch's mean gradient, so that N s is about 1 / (batch size) of the
-    Fisher information, and variances are that much too large where the data decide them and not the prior.
-    VOGN squares per example.
+    Vadam squares the mean gradient of a minibatch, so N s is about 1 / (batch size) of the Fisher information, and the
+    variances are that much too large where the data, not the prior, determine them. VOGN squares per-example gradients.
 
-    BatchNorm's running statistics are those of the draws; re-estimate them before you predict.
+    BatchNorm's running statistics are averages over draws; re-estimate them before you predict.
 
     Arguments:
-        params: parameters or groups of them, as for any torch optimizer. Groups can have their own lr, betas,
+        params: parameters or parameter groups, as for any torch optimizer. Groups can have their own lr, betas,
             prior_precision and init_precision.
         num_data: N, the size of the training set.
-        lr: step size.
+        lr: learning rate.
         betas: decay of the mean gradient and of the mean squared gradient.
         prior_precision: lam of the prior N(0, 1 / lam).
-        init_precision: P0 = N s + lam at the start, at least lam; by default lam + num_data / 10. It trades
-            the noise of the first draws against the length of the first steps, for s is in the denominator
-            too, and bias correction multiplies its start by 1 / (1 - betas[1]). Measured by the accuracy of
-            the mean, a ResNet of 8 to 32 channels, FashionMNIST, batch 64, 1 sample, lam 1: after 700 steps
-            at lr 1e-3 .15 for P0 = lam, .36 for N / 100, .47 for N / 10, .28 for N, .17 for 10 N; after 3,000
-            steps with N / 10 .68 at lr 1e-3 and .85 at lr 1e-2, the better companion of this default.
-        train_samples: posterior draws averaged in a step.
-        generator: of the noise; see `PosteriorOptimizer`.
+        init_precision: the initial precision P0 = N s + lam, at least lam; by default lam + num_data / 10. A small P0
+            makes the first draws noisy, and a large P0 makes the first steps short, because s is also in the
+            denominator of a step, where bias correction multiplies its initial value by 1 / (1 - betas[1]). Measured
+            accuracy of the mean (ResNet with 8 to 32 channels, Fashion-MNIST, batch 64, 1 draw, lam 1): after 700 steps
+            at lr 1e-3, .15 for P0 = lam, .36 for N / 100, .47 for N / 10, .28 for N and .17 for 10 N; after 3,000 steps
+            with N / 10, .68 at lr 1e-3 and .85 at lr 1e-2, which suits this default better.
+        train_samples: the number of posterior draws averaged in a step.
+        generator: the generator of the noise; see `PosteriorOptimizer`.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Vadam(PosteriorOptimizer):
 
 
 def scalar(loss: Tensor) -> Tensor:
-    """The loss, once it is known to be one number."""
+    """Check that the loss is a scalar, and return it."""
     if loss.dim():
         raise ArgumentError(
             f"closure returned a tensor of shape {tuple(loss.shape)}; Vadam needs the mean loss of the minibatch, a "

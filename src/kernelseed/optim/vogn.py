@@ -1,6 +1,6 @@
 """VOGN: variational inference with squared per-example gradients (Khan et al., 2018, arXiv:1806.04854).
 
-Momentum and damping are those of its large-scale form (Osawa et al., 2019, arXiv:1906.02506), off by default.
+Momentum and damping are those of the large-scale version (Osawa et al., 2019, arXiv:1906.02506), and off by default.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def vogn_update(
 
 
 class VOGN(PosteriorOptimizer):
-    """Variational online Gauss-Newton: q(w) = N(mu, 1 / P), P made of the examples' squared gradients.
+    """Variational online Gauss-Newton: q(w) = N(mu, 1 / P), where P is estimated from squared per-example gradients.
 
     ```python
     opt = VOGN(model.parameters(), num_data=len(train))
@@ -47,37 +47,36 @@ class VOGN(PosteriorOptimizer):
         model(x_test)
     ```
 
-    `step` needs the gradient of every single example, and takes it from plain autograd, one example after
-    another: exact for whatever autograd can differentiate, tied weights and recurrence included, in the
-    memory of one gradient. There are three forms:
+    `step` needs the gradient of every example. It computes them with plain autograd, one after another, in the memory
+    of one gradient. That is exact for everything that autograd can differentiate, including tied weights and
+    recurrence. There are three forms:
 
-    - `step(closure, *batch)` calls the closure on one example at a time, each tensor of the batch cut to
-      length 1. Examples must not interact: BatchNorm in training mode would normalise each example by itself,
-      so put it in evaluation mode, or use the other form.
-    - `step(closure)` calls a closure that returns the vector of the batch's losses, as of `reduction="none"`,
-      and differentiates its elements one by one, each at the price of a backward pass through the batch.
-      Where examples interact, as BatchNorm in training mode makes them, these are the gradients of the
-      batch's own loss terms, through the batch's statistics.
-    - `step(moments=f)` leaves the differentiation to you: f() returns the mean loss and, for each parameter, the
-      means of the examples' gradients and of their squares, at the weights that it finds.
+    - `step(closure, *batch)` calls the closure on one example at a time: each tensor of the batch has length 1.
+      Examples must not interact. BatchNorm in training mode would normalise each example by itself, so put it in
+      evaluation mode, or use the second form.
+    - `step(closure)` calls a closure that returns the vector of the losses of the batch, as with `reduction="none"`,
+      and differentiates its elements one by one, each with a backward pass through the batch. If examples interact, as
+      with BatchNorm in training mode, these gradients include the effect of the batch statistics.
+    - `step(moments=f)` leaves the differentiation to you: f() returns the mean loss and, for each parameter, the means
+      of the per-example gradients and of their squares, at the current weights.
 
-    The first form is the faster of the two. `torch.func.vmap(grad)` is faster than both, but needs the module itself,
-    a batch of gradients in memory and a batching rule for every operation: it is what `moments` is for.
+    The first form is faster than the second. `torch.func.vmap(grad)` is faster than both, but needs the module itself,
+    a batch of gradients in memory and a batching rule for every operation; use it through `moments`.
 
     Arguments:
-        params: parameters or groups of them, as for any torch optimizer. Groups can have their own lr, betas,
+        params: parameters or parameter groups, as for any torch optimizer. Groups can have their own lr, betas,
             prior_precision, init_precision and damping.
         num_data: N, the size of the training set.
-        lr: step size, as a fraction of a diagonal Newton step.
-        betas: decay of the momentum (0, the original VOGN, is none) and of the precision.
+        lr: learning rate, as a fraction of a diagonal Newton step.
+        betas: decay of the momentum (0, as in the original VOGN, is none) and of the precision.
         prior_precision: lam of the prior N(0, 1 / lam).
-        init_precision: P at the start, at least lam; by default lam + num_data / 10, see Vadam.
-        damping: gamma >= 0, adds N gamma to the precision, that of the draws included: larger is more timid.
-        train_samples: posterior draws averaged in a step.
-        generator: of the noise; see `PosteriorOptimizer`.
+        init_precision: the initial P, at least lam; by default lam + num_data / 10, see Vadam.
+        damping: gamma >= 0 adds N gamma to the precision, also for draws; a larger gamma gives smaller steps.
+        train_samples: the number of posterior draws averaged in a step.
+        generator: the generator of the noise; see `PosteriorOptimizer`.
 
-    A loss or a gradient that is not finite raises FloatingPointError, and mean and state are as before. The
-    closure only returns losses: it must not call backward, and `.grad` is neither read nor written.
+    A loss or a gradient that is not finite raises FloatingPointError and leaves mean and state unchanged. The closure
+    only returns losses; it must not call backward. `.grad` is neither read nor written.
     """
 
     def __init__(
@@ -136,14 +135,14 @@ class VOGN(PosteriorOptimizer):
         return mu, {"t": t, "m": m, "P": P}
 
     def add_param_group(self, param_group: Group) -> None:
-        """As every PosteriorOptimizer, with a check of the damping."""
+        """Check the damping, and add the group as in every PosteriorOptimizer."""
         damping = param_group.get("damping", self.defaults["damping"])
         check(0 <= damping < float("inf"), "damping", damping, "finite and not negative", "0 turns it off")
         super().add_param_group(param_group)
 
 
 def example_losses(closure: Callable[..., Tensor] | None, batch: tuple[Tensor, ...]) -> Iterator[Tensor]:
-    """The loss of each example: the closure's, called on one at a time, or the elements of its vector."""
+    """The loss of each example: from one call of the closure per example, or the elements of its vector."""
     if not batch:
         losses = call(closure)
         if losses.dim() != 1 or not len(losses):

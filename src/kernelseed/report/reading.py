@@ -6,15 +6,22 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor
+
+from kernelseed.data import Dataset
 from kernelseed.errors import DataError
+from kernelseed.models import GIVEN
 from kernelseed.report.record import RunRecord
 from kernelseed.training import RunFolder
 
 
-def read(paths: Sequence[Path], data_dir: Path | None = None) -> list[RunRecord]:
-    """The records of several runs, each named by the end of its path that distinguishes it from the others."""
+def read(paths: Sequence[Path], data_dir: Path | None = None, data: Dataset | None = None) -> list[RunRecord]:
+    """The records of several runs, each named by the end of its path that distinguishes it from the others.
+
+    data   of the runs that were given it in Python: for the images, which a page does without otherwise
+    """
     names = distinct_names([path.resolve() for path in paths])
-    return [record for path, name in zip(paths, names, strict=True) for record in records(path, name, data_dir)]
+    return [record for path, name in zip(paths, names, strict=True) for record in records(path, name, data_dir, data)]
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
@@ -31,7 +38,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def records(path: Path, name: str, data_dir: Path | None = None) -> list[RunRecord]:
+def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset | None = None) -> list[RunRecord]:
     """One record for each way that the run predicts: the average over draws, and the mean."""
     run = RunFolder(path)
     result, described, ood = run.result(), run.config(), run.evaluation().get("ood", {})
@@ -40,7 +47,7 @@ def records(path: Path, name: str, data_dir: Path | None = None) -> list[RunReco
     curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
     curves.pop("seconds", None)
     try:
-        images = run.training_config().load_data(data_dir).test.images.numpy()
+        images = _test_images(run, data_dir, data).numpy()
     except DataError as error:
         warnings.warn(f"no images in the report: {error}", stacklevel=2)
         images = None
@@ -70,3 +77,8 @@ def records(path: Path, name: str, data_dir: Path | None = None) -> list[RunReco
             )
         )
     return found
+
+
+def _test_images(run: RunFolder, data_dir: Path | None, data: Dataset | None) -> Tensor:
+    config = run.training_config()
+    return data.test.images if data is not None and config.data == GIVEN else config.load_data(data_dir).test.images

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from kernelseed.core.files import read_json, whole_or_nothing, write_json
+from kernelseed import training
+from kernelseed.core.files import whole_or_nothing, write_json
 from kernelseed.core.predictive import Classification
 from kernelseed.errors import StorageError
 
@@ -36,7 +37,7 @@ def write_result(path: Path, result: Result, predictions: Predictions) -> None:
 
 def read_result(path: Path) -> Result:
     """A result with "correct", the `correct_bits` of its test images, if the files have them."""
-    result = read_json(path)
+    result = training.read_result(path)
     beside = path.with_suffix(".npz")
     if "correct" in result or not beside.exists():  # written before log-probabilities were kept
         return result

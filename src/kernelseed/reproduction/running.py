@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelseed.core import make_folder, read_json
+from kernelseed import training
+from kernelseed.core import make_folder
 from kernelseed.errors import StorageError
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
 from kernelseed.reproduction.result_files import Predictions, Result, correct_bits, read_result, write_result
@@ -167,7 +168,7 @@ def _require_same_setting(run: Run, out: Path, kept: Path | None) -> None:
     wanted = run.config.as_json()
     places: dict[Path, tuple[Config, Sequence[str]]] = {}
     if kept is not None and (file := _result_file(run, kept)).exists():
-        places[file] = Config.from_json(read_json(file)["config"]), MACHINE
+        places[file] = Config.from_json(training.read_result(file)["config"]), MACHINE
     if (folder := RunFolder(_run_folder(run, out))).path.exists():
         # An unfinished run continues with its own settings, so all of them must be the same.
         places[folder.path] = folder.training_config(), MACHINE if folder.finished else ()

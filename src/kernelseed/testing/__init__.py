@@ -1,4 +1,4 @@
-"""For those who write a weight distribution of their own: the contract that it has to keep, as a pytest suite.
+"""A pytest suite for weight distributions of your own: the contract that each must satisfy.
 
 class TestMine(ks.testing.WeightDistributionContract):
     def make(self, weight):

@@ -1,7 +1,7 @@
 """The contract of a weight distribution, as a test suite.
 
-Statistics are checked over shapes, running over kinds of modules. A failure budget of 1e-6 bounds each statistic: were
-the seeds not fixed, a correct distribution would fail less than once in ten thousand runs of the suite.
+Statistics are checked for several shapes, and execution for several kinds of modules. Each statistic has a false-alarm
+probability of 1e-6: without fixed seeds, a correct distribution would fail less than once in ten thousand runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PRIOR = ScaleMixture()
 
 
 class WeightDistributionContract:
-    """Subclass it in a test file, say how a weight becomes your distribution, and run pytest.
+    """Subclass it in a test file, define `make`, and run pytest.
 
     class TestMine(ks.testing.WeightDistributionContract):
         def make(self, weight):
@@ -52,19 +52,19 @@ class WeightDistributionContract:
     """
 
     fixed = False
-    """Whether it has no noise and no KL."""
+    """Whether the distribution has no noise and no KL."""
     gaussian = True
     """Whether weights are independent Gaussians. If not, override `test_the_kl_is_its_definition` with yours."""
 
     def make(self, weight: Tensor) -> WeightDistribution:
-        """Your distribution, started at a weight of two or more axes."""
+        """Your distribution, initialised at a weight with two or more axes."""
         raise NotImplementedError("a contract suite says how to make its distribution: def make(self, weight): ...")
 
-    # --- what it is -------------------------------------------------------------------------------------------
+    # --- moments, noise and KL --------------------------------------------------------------------------------
 
     @every_shape
     def test_moments_have_the_weights_shape(self, shape: tuple[int, ...]) -> None:
-        """A mean and a positive deviation for every weight."""
+        """A mean and a positive standard deviation for every weight."""
         weight = self.learned(shape)
         moments = weight.moments()
         assert isinstance(moments, Gaussian)
@@ -78,7 +78,7 @@ class WeightDistributionContract:
 
     @every_shape
     def test_a_sample_is_a_function_of_its_noise(self, shape: tuple[int, ...]) -> None:
-        """The same noise gives the same weight; another key or weight another."""
+        """The same noise gives the same weight; another key or weight index gives another one."""
         weight, noise = self.learned(shape), noise_of(0)
         value = weight.sample(noise).value
         assert torch.equal(value, weight.sample(noise).value)
@@ -88,7 +88,7 @@ class WeightDistributionContract:
 
     @every_shape
     def test_samples_have_the_distribution_that_moments_state(self, shape: tuple[int, ...]) -> None:
-        """Standardised by the moments, weights are independent standard normals. A fixed weight is its mean."""
+        """Weights standardised by the moments are independent standard normals. A fixed weight is its mean."""
         weight = self.learned(shape)
         moments = weight.moments()
         values = torch.stack([weight.sample(noise_of(i)).value for i in range(DRAWS)])
@@ -105,7 +105,7 @@ class WeightDistributionContract:
 
     @every_shape
     def test_the_kl_is_its_definition(self, shape: tuple[int, ...]) -> None:
-        """log q - log P for the scale mixture, the closed form for a Gaussian prior; nothing for a fixed weight."""
+        """log q - log P for the scale mixture, the closed form for a Gaussian prior, no KL for a fixed weight."""
         weight = self.learned(shape, torch.float64)
         sample, moments = weight.sample(noise_of(0)), weight.moments()
         assert sample.fixed == self.fixed
@@ -122,11 +122,11 @@ class WeightDistributionContract:
         expected = torch.distributions.kl_divergence(q, p).sum()
         torch.testing.assert_close(sample.kl(priors.Gaussian(0.3, mean=0.1)), expected)
 
-    # --- how it is learned ------------------------------------------------------------------------------------
+    # --- gradients --------------------------------------------------------------------------------------------
 
     @every_shape
     def test_gradients_are_those_of_finite_differences(self, shape: tuple[int, ...]) -> None:
-        """Of the weight and of its KL, in float64."""
+        """Gradients of the weight and of its KL, in float64."""
         weight = self.learned(shape, torch.float64)
 
         def outputs(*_: Tensor) -> tuple[Tensor, ...]:
@@ -138,7 +138,7 @@ class WeightDistributionContract:
 
     @every_shape
     def test_the_fast_way_is_the_plain_way(self, shape: tuple[int, ...]) -> None:
-        """The same noise gives the same weight, KL and gradients in float32, where kernels help, and in float64."""
+        """The same noise gives the same weight, KL and gradients in float32, with the kernels, and in float64."""
         found = {}
         for dtype in (torch.float32, torch.float64):
             weight = self.learned(shape).to(dtype)
@@ -150,11 +150,11 @@ class WeightDistributionContract:
         for fast, plain in zip(found[torch.float32], found[torch.float64], strict=True):
             torch.testing.assert_close(fast, plain, rtol=2e-4, atol=1e-4 * float(plain.detach().abs().max() + 1e-3))
 
-    # --- how it is kept ---------------------------------------------------------------------------------------
+    # --- storage ----------------------------------------------------------------------------------------------
 
     @every_shape
     def test_its_spec_builds_another(self, shape: tuple[int, ...]) -> None:
-        """Through JSON, and with the parameters of a state dict it is the same distribution."""
+        """The spec survives JSON; with the same state dict the new distribution is the same."""
         weight = self.learned(shape)
         other = type(weight).from_spec(json.loads(json.dumps(weight.spec())))
         other.load_state_dict(weight.state_dict())
@@ -167,7 +167,7 @@ class WeightDistributionContract:
 
     @every_shape
     def test_factors_multiply_to_the_mean(self, shape: tuple[int, ...]) -> None:
-        """Where it has them."""
+        """If it has factors."""
         weight = self.learned(shape)
         if (factors := weight.factors()) is not None:
             germinator, seed = factors
@@ -176,7 +176,7 @@ class WeightDistributionContract:
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
     def test_any_floating_dtype(self, dtype: torch.dtype) -> None:
-        """Weights have the parameters' precision, deviations and the KL at least float32."""
+        """Weights have the dtype of the parameters; standard deviations and the KL have at least float32."""
         weight = self.learned((4, 6)).to(dtype)
         sample, moments = weight.sample(noise_of(0)), weight.moments()
         assert sample.value.dtype == moments.mean.dtype == dtype
@@ -187,11 +187,11 @@ class WeightDistributionContract:
             assert (moments.std > 0).all()
             assert sample.kl(PRIOR).isfinite()
 
-    # --- how it runs ------------------------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------------------
 
     @every_kind
     def test_a_draw_runs_like_a_plain_module_of_its_weights(self, kind: str) -> None:
-        """And the mean likewise; every parameter gets its gradient."""
+        """So does the mean, and every parameter gets a gradient."""
         net, x = self.network(kind)
         for draw in (net.draw(), net.mean()):
             torch.testing.assert_close(draw(*x), collapse(net, draw)(*x))
@@ -202,7 +202,7 @@ class WeightDistributionContract:
 
     @every_kind
     def test_a_network_is_saved_and_loaded(self, kind: str, tmp_path: Path) -> None:
-        """It gives the same draw, and its state dict holds what is learned and no ghost of the dense weights."""
+        """It gives the same draw, and its state dict has no dense weights."""
         net, x = self.network(kind)
         save(net.eval(), tmp_path / "net")
         kinds = {type(weight) for weight in net.weights.values()}
@@ -215,7 +215,7 @@ class WeightDistributionContract:
     )  # PyTorch can't batch these
     @pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's own, about its batching rules
     def test_stacked_draws_run_under_vmap(self, kind: str) -> None:
-        """As they do one by one."""
+        """The outputs are those of the draws one by one."""
         net, x = self.network(kind)
         draws = [net.draw() for _ in range(3)]
         stacked = {name: torch.stack([draw.weights[name] for draw in draws]) for name in draws[0].weights}
@@ -224,7 +224,7 @@ class WeightDistributionContract:
 
     @pytest.mark.parametrize("kind", ["conv2d", "tied"])
     def test_a_training_step_compiles_in_one_graph(self, kind: str) -> None:
-        """And draws the same noise as an eager one."""
+        """It draws the same noise as an eager step."""
         torch._dynamo.reset()
         net, x = self.network(kind)
 
@@ -238,15 +238,15 @@ class WeightDistributionContract:
         for expected, found in zip(eager, compiled, strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
-    # --- what the tests are made with -------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------
 
     def learned(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> WeightDistribution:
-        """The distribution as if something had been learned: no two of its parameters are equal."""
+        """The distribution with random changes to its parameters, as after training."""
         weight = torch.randn(shape, generator=generator_for("weight"), dtype=torch.float64)
         return disturbed(self.make((0.3 * weight).to(dtype)))
 
     def network(self, kind: str) -> tuple[BayesianModule, tuple[Tensor, ...]]:
-        """A network of one kind of module, and inputs for it."""
+        """A network with one kind of module, and inputs for it."""
         torch.manual_seed(0)
         net = convert(KINDS[kind].make(), self.make)
         disturbed(net.weights)
@@ -255,7 +255,7 @@ class WeightDistributionContract:
 
 @torch.no_grad()
 def disturbed(module: Any) -> Any:
-    """The module with a little noise on all of its parameters."""
+    """The module, with some noise added to all of its parameters."""
     generator = generator_for("disturbed")
     for parameter in module.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -264,10 +264,10 @@ def disturbed(module: Any) -> Any:
 
 
 def noise_of(number: int) -> Noise:
-    """Noise that depends on the number alone."""
+    """Noise that depends only on the number."""
     return Noise.new(generator_for("contract", number))
 
 
 def scalar(output: Tensor) -> Tensor:
-    """A number that depends on every output, and on each in its own way."""
+    """A number that depends on every output, and on each one differently."""
     return (output * torch.linspace(-1, 2, output.numel(), dtype=output.dtype).reshape(output.shape)).sin().sum()

@@ -1,4 +1,4 @@
-"""Kinds of parameters: small modules whose weights become distributions, with inputs to run them on."""
+"""Kinds of parameters: small modules whose weights become distributions, and inputs for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Kind:
-    """A module to make, and the shapes of its real inputs (or the inputs themselves, where they are indices)."""
+    """A function that makes a module, and the shapes of its inputs (or the inputs themselves if they are indices)."""
 
     make: Callable[[], nn.Module]
     shapes: tuple[Any, ...]
 
     def inputs(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-        """The same inputs each time."""
+        """The inputs, the same each time."""
         generator = torch.Generator().manual_seed(1)
         return tuple(
             s if isinstance(s, torch.Tensor) else torch.randn(s, generator=generator, dtype=torch.float64).to(dtype)
@@ -34,34 +34,34 @@ class Attention(nn.Module):
         self.attention = nn.MultiheadAttention(4, 2, batch_first=True, **kwargs)
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """Attention of x to the memory, or to itself."""
+        """Attention from x to the memory, or to x itself."""
         memory = x if memory is None else memory
         output: Tensor = self.attention(x, memory, memory, need_weights=False)[0]
         return output
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer whose output alone is of interest."""
+    """A recurrent layer that returns only its output."""
 
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """All steps' outputs."""
+        """The outputs of all steps."""
         output: Tensor = self.layer(x)[0]
         return output
 
 
 class Bare(nn.Module):
-    """A module of the user's own with a parameter of three axes."""
+    """A custom module with a parameter of three axes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mixing = nn.Parameter(0.5 * torch.randn(3, 5, 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mixes the features of x."""
+        """Mix the features of x."""
         return torch.einsum("ni,oik->nok", x, self.mixing)
 
 
@@ -81,7 +81,7 @@ class Parameters(nn.Module):
 
 
 class Tied(nn.Module):
-    """An embedding whose weight is also the output layer's, as in language models."""
+    """An embedding whose weight is also that of the output layer, as in language models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Tied(nn.Module):
 
 
 class Twice(nn.Module):
-    """One module that stands at two places in the tree."""
+    """One module at two places in the tree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Twice(nn.Module):
         self.second = self.first
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same layer twice."""
+        """Run the same layer twice."""
         output: Tensor = self.second(torch.tanh(self.first(x)))
         return output
 

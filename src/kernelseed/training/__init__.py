@@ -7,7 +7,7 @@
 Config                                what a run is
 overlay, differences, read_settings   settings from several places: which win, and which are not the same
 train, LOGGERS                        from a config to a finished run folder; where its curves can go
-RunFolder                             the files of a run
+RunFolder, read_result                the files of a run
 evaluate, classify, describe_run      what to do with a finished run
 predict_split, summarise, provenance  the parts of a result
 """
@@ -21,7 +21,7 @@ from kernelseed.training.inference import classify, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
-from kernelseed.training.run_folder import RunFolder, write_csv
+from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 
 if TYPE_CHECKING:
     from kernelseed.training.trainer import train
@@ -37,6 +37,7 @@ __all__ = [
     "overlay",
     "predict_split",
     "provenance",
+    "read_result",
     "read_settings",
     "summarise",
     "train",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,7 @@ from torch import nn
 from kernelseed import methods, models
 from kernelseed.core import read_json
 from kernelseed.data import Dataset, load
-from kernelseed.errors import ArgumentError, ConfigError, MissingPackageError, StorageError
-from kernelseed.fast import trim
+from kernelseed.errors import ArgumentError, ConfigError, DataError, MissingPackageError, StorageError
 from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
 from kernelseed.training.learning_rate import SCHEDULES
 
@@ -35,8 +36,10 @@ class Config:
     data: str = setting("digits", "the data set: digits, mnist, ..., or folder:PATH")
     method: str = setting("ksn", f"the method: {', '.join(methods.METHODS)}")
     options: dict[str, Any] = field(default_factory=dict, metadata={"help": "the method's own hyperparameters"})
-    width: int = setting(64, "channels of the ResNet-18's first stage", least=1)
-    stem: str | None = setting(None, "the first layers (default: what suits the images)", choices=("imagenet", "cifar"))
+    model: str = setting("resnet18", f"the network: {', '.join(models.BUILDERS)}, or your own, module:function")
+    model_args: dict[str, Any] = field(default_factory=dict, metadata={"help": "the model's own arguments as JSON"})
+    width: int = setting(64, "channels of a ResNet's first stage", least=1)
+    stem: str | None = setting(None, "a ResNet's first layers (default: what suits the images)", choices=models.STEMS)
     epochs: int = setting(5, "passes over the training data", least=1)
     batch_size: int = setting(128, "images in a minibatch of one device", least=1)
     accumulate: int = setting(1, "minibatches in a step, each with a draw of its own", least=1)
@@ -69,6 +72,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_settings(self, ConfigError)
+        self._check_model()
         method = self.build_method()
         if self.patience is not None and not self.validation:
             raise ConfigError(
@@ -120,6 +124,37 @@ class Config:
                 "as a plain network: do without one of them."
             )
 
+    def _check_model(self) -> None:
+        """Of a model of ours all that can be known without data; of any other, its name."""
+        try:
+            object.__setattr__(self, "model_args", json.loads(json.dumps(self.model_args, allow_nan=False)))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"model_args is {self.model_args!r}; it is kept as JSON: {error}.") from None
+        if self.model not in models.BUILDERS and self.model != models.GIVEN and not models.is_path(self.model):
+            allowed = ", ".join(models.BUILDERS)
+            hint = did_you_mean(self.model, models.BUILDERS)
+            raise ConfigError(f"model is {self.model!r}; allowed: {allowed} and package.module:function.{hint}")
+        known = self._model_parameters()
+        for name in ("width", "stem"):
+            if name not in known and getattr(self, name) != settings_of(Config)[name].default:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}, but the model {self.model!r} has none: leave it out, and set "
+                    "the model's own arguments with model_args."
+                )
+        if self.model in models.BUILDERS:
+            free = [name for name in known if name not in (*models.FACTS, "width", "stem")]
+            for name in self.model_args:
+                if name not in free:
+                    hint = did_you_mean(name, free)
+                    raise ConfigError(
+                        f"model_args has {name!r}; allowed for the model {self.model!r}: {', '.join(free)}.{hint}"
+                    )
+
+    def _model_parameters(self) -> Collection[str]:
+        """What the model's builder takes; nothing is known of a function of your own."""
+        builder = models.BUILDERS.get(self.model)
+        return () if builder is None else inspect.signature(builder).parameters
+
     def __eq__(self, other: object) -> bool:
         # An option that is left out is the method's default, and so is the same option written down.
         return self.as_json() == other.as_json() if isinstance(other, Config) else NotImplemented
@@ -131,12 +166,13 @@ class Config:
 
     @property
     def layout(self) -> torch.memory_format:
-        """How images lie in memory: channels last is faster.
+        """How images lie in memory: channels last is faster for a ResNet.
 
-        Not for a network of fewer than eight channels: the gradient of its strided 1 x 1 convolutions would be written
+        Not for one of fewer than eight channels: the gradient of its strided 1 x 1 convolutions would be written
         past the end of its memory (PyTorch 2.13 on a CPU with AVX2).
         """
-        return torch.contiguous_format if self.width % 8 else torch.channels_last
+        is_resnet = "stem" in self._model_parameters()
+        return torch.channels_last if is_resnet and self.width % 8 == 0 else torch.contiguous_format
 
     def build_method(self) -> methods.Method:
         """The method with its options."""
@@ -145,19 +181,30 @@ class Config:
         except ArgumentError as error:
             raise ConfigError(str(error)) from None
 
-    def build_model(self, data: Dataset) -> nn.Module:
-        """The plain network that fits the data; small images leave most taps of its last layers void."""
-        return trim(
-            models.resnet18(
-                len(data.class_names),
-                data.train.images.shape[1],
-                stem=self.stem or default_stem(data),
-                width=self.width,
-            )
-        )
+    def build_model(self, data: Dataset, model: models.Model | None = None, trust_model: bool = False) -> nn.Module:
+        """The plain network that fits the data; one of your own is given again, or its name trusted."""
+        return models.build(self.recipe(data), model, trust_model)
+
+    def recipe(self, data: Dataset) -> dict[str, Any]:
+        """How the plain network that fits the data is made, as JSON."""
+        channels, *size = data.train.images.shape[1:]
+        facts = {"num_classes": len(data.class_names), "in_channels": channels, "image_size": size}
+        if self.model not in models.BUILDERS:
+            return models.own_recipe(self.model, facts, self.model_args)
+        known = self._model_parameters()
+        settings = {**facts, "width": self.width, "stem": self.stem or default_stem(data)}
+        # Small images leave most taps of a ResNet's last layers void.
+        return {
+            "name": self.model,
+            **{k: v for k, v in settings.items() if k in known},
+            **self.model_args,
+            "trimmed": True,
+        }
 
     def load_data(self, data_dir: str | Path | None = None) -> Dataset:
         """The data that it names."""
+        if self.data == models.GIVEN:
+            raise DataError("the data of this run was given in Python: give it again there, data=...")
         return load(
             self.data,
             data_dir,
@@ -190,7 +237,8 @@ def default_stem(data: Dataset) -> str:
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run where those of `above` win. Another method leaves the options of the one below behind.
+    """The settings of a run where those of `above` win. Another method leaves the options of the one below
+    behind, and another model its arguments.
 
     >>> overlay({"epochs": 5, "options": {"delta": 0.5}}, {"epochs": 50, "options": {"lr": 0.1}})
     {'epochs': 50, 'options': {'delta': 0.5, 'lr': 0.1}}
@@ -200,6 +248,8 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         known["options"].check(part.get("options", {}), ConfigError)
     method = below.get("method", known["method"].default)
     kept = below.get("options", {}) if above.get("method", method) == method else {}
+    if above.get("model", model := below.get("model", known["model"].default)) != model:
+        below = {name: value for name, value in below.items() if name != "model_args"}
     return {**below, **above, "options": {**kept, **above.get("options", {})}}
 
 

@@ -25,7 +25,7 @@ def require_finite_gradients(net: nn.Module) -> None:
         return
     for name, grad in grads.items():
         if not grad.isfinite().all():
-            raise NonFiniteError(f"the gradient of {plain_name(name)} is not finite, though the loss is")
+            raise NonFiniteError(f"the gradient of {plain_name(name)} is not finite")
 
 
 def require_finite_weights(net: nn.Module) -> None:

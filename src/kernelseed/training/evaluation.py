@@ -14,6 +14,8 @@ from kernelseed import metrics
 from kernelseed.core import Classification
 from kernelseed.data import Dataset, Split, load_test
 from kernelseed.metrics import TemperatureScaling
+from kernelseed.models import Model
+from kernelseed.training.given import prepared
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -26,12 +28,18 @@ def evaluate(
     temperature: bool = False,
     ood: str | None = None,
     data_dir: str | Path | None = None,
+    *,
+    model: Model | None = None,
+    trust_model: bool = False,
+    data: Dataset | None = None,
 ) -> dict[str, Any]:
     """Test a run again, and keep what was found in its folder; the run's own result stays.
 
     samples, update_bn   other than the run's, see `Config`
     temperature          scale by a temperature that is fitted on the validation split
     ood                  a data set, by name, to tell from the test set by its entropy
+    model, trust_model   a model of your own again, or its name trusted: see `ks.load`
+    data                 again, if the run's was given in Python
     """
     folder = RunFolder(run)
     result = folder.result()
@@ -43,7 +51,8 @@ def evaluate(
     )
     if temperature:
         require_validation(folder, config, "fit a temperature on")
-    net, data = folder.network(), config.load_data(data_dir)
+    net = folder.network(model, trust_model)
+    data = config.load_data(data_dir) if data is None else prepared(config, data, folder.config()["data"])
     outside = _out_of_distribution(ood, data, data_dir) if ood else None
     found: dict[str, Any] = {
         "settings": {"samples": config.samples, "update_bn": config.update_bn, "seed": config.seed, "temperature": {}},

@@ -16,7 +16,9 @@ from kernelseed import metrics
 from kernelseed.core import Classification, generator_for, predict
 from kernelseed.data import Batches, Dataset, Split, normalise, read_images
 from kernelseed.errors import ConfigError, DataError, StorageError
+from kernelseed.models import Model
 from kernelseed.training.config import Config
+from kernelseed.training.given import prepared
 from kernelseed.training.run_folder import RunFolder
 
 BATCH = 256
@@ -52,26 +54,39 @@ def classify(
     samples: int | None = None,
     risk: float | None = None,
     data_dir: str | Path | None = None,
+    *,
+    model: Model | None = None,
+    trust_model: bool = False,
+    data: Dataset | None = None,
 ) -> dict[str, Any]:
     """Classify image files: label, confidence, entropy and mutual information of each.
 
     With `risk`, each is also marked to abstain from, or not, by the confidence below which the share of wrong answers
     in the run's validation split was above the risk. Each draw gets its BatchNorm statistics from the run's training
-    data, as in its test; where those are not at hand, a warning says so.
+    data, as in its test; where those are not at hand, a warning says so. For `model`, `trust_model` and `data` see
+    `evaluate`.
     """
     folder = RunFolder(run)
     config, described = folder.training_config(), folder.config()["data"]
     config = config if samples is None else replace(config, samples=samples)
+    net = folder.network(model, trust_model)
+    data = None if data is None else prepared(config, data, described)
     found: dict[str, Any] = {}
     if risk is not None:
         found = {"risk": risk, "threshold": _threshold(folder, config, risk)}
     channels, *size = described["image"]
     pixels = read_images([Path(path) for path in images], size=tuple(size), channels=channels)
     x = normalise(pixels, described["mean"], described["std"])
-    p = predict(folder.network(), x, config.samples, update_bn=_statistics(config, data_dir), seed=config.seed)
+    p = predict(net, x, config.samples, update_bn=_statistics(config, data_dir, data), seed=config.seed)
+    classes = described["classes"]
+    if len(classes) != p.probs.shape[1]:
+        raise StorageError(
+            f"{folder.path} names {len(classes)} classes, and its network tells {p.probs.shape[1]} apart; take another "
+            "copy of the run."
+        )
     columns = {
         "file": [str(path) for path in images],
-        "label": [described["classes"][label] for label in p.label.tolist()],
+        "label": [classes[label] for label in p.label.tolist()],
         **{key: _rounded(getattr(p, key)) for key in ("confidence", "entropy", "mutual_information")},
     }
     if risk is not None:
@@ -104,12 +119,12 @@ def _threshold(folder: RunFolder, config: Config, risk: float) -> float:
     return metrics.threshold_at_risk(prediction.confidence, prediction.label == labels, risk)
 
 
-def _statistics(config: Config, data_dir: str | Path | None) -> Batches | None:
+def _statistics(config: Config, data_dir: str | Path | None, data: Dataset | None) -> Batches | None:
     """Training images for BatchNorm, if the run was tested with them and they are here."""
     if not config.update_bn:
         return None
     try:
-        return statistics_batches(config.load_data(data_dir), config)
+        return statistics_batches(config.load_data(data_dir) if data is None else data, config)
     except DataError as error:
         warnings.warn(f"no BatchNorm statistics for each draw: {error}", stacklevel=3)
         return None

@@ -8,13 +8,17 @@ from typing import Any
 import torch
 
 from kernelseed.core import BayesianModule, WeightDistribution
+from kernelseed.models import Model
 from kernelseed.training.run_folder import RunFolder
 
 
-def describe_run(run: str | Path) -> dict[str, Any]:
-    """The network of a run or of `ks.save`: its kind, its size, and each of its Bayesian weights."""
+def describe_run(run: str | Path, *, model: Model | None = None, trust_model: bool = False) -> dict[str, Any]:
+    """The network of a run or of `ks.save`: its kind, its size, and each of its Bayesian weights.
+
+    A model of your own is given again, or its name trusted: see `ks.load`.
+    """
     folder = RunFolder(run)
-    net = folder.network()
+    net = folder.network(model, trust_model)
     return {
         "run": str(run),
         "kind": folder.config()["network"]["kind"],

@@ -32,6 +32,7 @@ from kernelseed.core import (
     write_text,
 )
 from kernelseed.errors import PathExistsError, StorageError
+from kernelseed.models import Model
 from kernelseed.training import origin
 from kernelseed.training.config import Config
 from kernelseed.training.schema import COUNT, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
@@ -128,11 +129,11 @@ class RunFolder:
         """The trained network."""
         return self.path / WEIGHTS
 
-    def network(self) -> nn.Module:
-        """The trained network, loaded."""
+    def network(self, model: Model | None = None, trust_model: bool = False) -> nn.Module:
+        """The trained network, loaded; a model of your own is given again, or its name trusted."""
         if "training" in self.config() and not self.weights.exists():
             raise StorageError(f"{self.path} has no {WEIGHTS}: the run is not finished; continue it with --resume.")
-        return load(self.path)
+        return load(self.path, model, trust_model=trust_model)
 
     @property
     def checkpoints(self) -> Path:
@@ -205,8 +206,7 @@ class RunFolder:
         """What `write_result` wrote."""
         if not self.finished:
             raise StorageError(f"{self.path} has no {RESULT}: the run is not finished; continue it with --resume.")
-        path = self.path / RESULT
-        return require(RESULT_SCHEMA, read_json(path), path)
+        return read_result(self.path / RESULT)
 
     def trained(self) -> dict[str, Any]:
         """Where a finished run's training came from, which for a branch is not where its result did."""
@@ -251,6 +251,11 @@ class RunFolder:
 
     def _prediction_file(self, part: str, way: str) -> Path:
         return self.path / f"{part}-{way}.safetensors"
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A run's result, from wherever it was copied to."""
+    return require(RESULT_SCHEMA, read_json(path), path)
 
 
 def _epoch(checkpoint: Path) -> tuple[int, str]:

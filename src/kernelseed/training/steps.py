@@ -130,7 +130,11 @@ class Training(L.LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """NLL and accuracy of the posterior mean."""
         x, y = batch
-        probs = likelihoods.Categorical().predictive([draw(x) for draw in self.draws]).probs
+        try:
+            probs = likelihoods.Categorical().predictive([draw(x) for draw in self.draws]).probs
+        except NonFiniteError as error:
+            layer = divergence.first_layer(self.net, lambda: [draw(x) for draw in self.draws])
+            raise self._explained(error, layer) from None
         nll = -probs.gather(1, y[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
         accuracy = (probs.argmax(1) == y).float().mean()
         self.log_dict({"val_nll": nll, "val_accuracy": accuracy}, prog_bar=True, batch_size=len(y), sync_dist=True)

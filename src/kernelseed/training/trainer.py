@@ -20,11 +20,13 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.distributed import DistError
 
-from kernelseed.core import derive_seed, describe, disk_file, make_folder, whole_or_nothing, write_weights
+from kernelseed.core import derive_seed, describe, disk_file, explained, make_folder, whole_or_nothing, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.errors import ConfigError, StoppedError, StorageError
+from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
+from kernelseed.models import Model, is_path
 from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
+from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.loggers import build_logger
 from kernelseed.training.origin import provenance
@@ -40,6 +42,9 @@ def train(
     config: Config | None,
     out: str | Path,
     *,
+    model: Model | None = None,
+    data: Dataset | None = None,
+    trust_model: bool = False,
     resume: bool = False,
     data_dir: str | Path | None = None,
     logger: str = "csv",
@@ -49,9 +54,19 @@ def train(
 
     With `resume`, training goes on from the folder's last checkpoint, and the weights end as if it had never stopped,
     bit by bit, on the same kind of machine and number of threads. The config is the folder's own: give None or the
-    same. Every run has its curves in metrics.csv; `logger` sends them to "tensorboard", "wandb" or "mlflow" too.
+    same.
+
+    model        in the place of the config's: a module, whose weights the run starts from, or what makes one, a
+                 callable or "package.module:function"; it is called with those of num_classes, in_channels and
+                 image_size that it takes, and the config's model_args
+    data         in the place of the config's
+    trust_model  on a resume, import and call the function that the folder names
+    logger       where the curves go beside metrics.csv: "tensorboard", "wandb" or "mlflow"
     """
     run = RunFolder(out)
+    if config is not None:
+        config = settle(config, model, data)
+        model = config.model if model is None and is_path(config.model) else model  # as the caller says there
     if resume:
         config = _own_config(run, config)
         if run.finished:
@@ -63,10 +78,9 @@ def train(
     begins = trainer.is_global_zero and not resume
     if begins:
         run.require_absent()
-    data = config.load_data(data_dir)
+    data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
-    plain = config.build_model(data)
-    origin = _warm_start(plain, config, run)
+    plain, origin = _warm_start(plain_model(config, data, model, trust_model, run.path), config, run)
     batches, validation = _batches(config, data, trainer)
     module = Training(plain, config, num_data=len(data.train), num_steps=_steps_in_epoch(config, batches))
     posterior = _posterior_to_be(module, plain)
@@ -74,20 +88,16 @@ def train(
         _rehearse(posterior, config, data)
     # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
     if begins:
-        described = {"network": describe(posterior), "training": config.as_json(), "data": _describe_data(data)}
-        RunFolder.create(out, {**described, **origin})
+        RunFolder.create(out, {**_describe_run(posterior, config, data), **origin})
     with run.locked() if trainer.is_global_zero else nullcontext():
-        if trainer.is_global_zero and run.finished:  # by another process, while this one waited for its data
+        if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data
             return run.result()
-        if trainer.logger:
-            trainer.logger.log_hyperparams(config.as_json())
         _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
         if module.global_rank != 0:
             return {}
         run.keep_latest_checkpoint()
-        result = _finish(run, config, data, module, plain, curves.seconds)
-        run.write_result(result)
-    return result
+        run.write_result(_finish(run, config, data, module, plain, curves.seconds))
+    return run.result()
 
 
 def _own_config(run: RunFolder, given: Config | None) -> Config:
@@ -103,17 +113,17 @@ def _own_config(run: RunFolder, given: Config | None) -> Config:
     return own
 
 
-def _warm_start(plain: nn.Module, config: Config, run: RunFolder) -> dict[str, Any]:
-    """Fill the plain model, if it is not to start from chance; returns what to keep of where the weights came from."""
+def _warm_start(plain: nn.Module, config: Config, run: RunFolder) -> tuple[nn.Module, dict[str, Any]]:
+    """The plain model with the weights that it is to start from, and what to keep of where they came from."""
     if config.init_from is None or run.latest_checkpoint():
-        return {}
+        return plain, {}
     origin = start_from(plain, config.init_from)
     if run.path.exists() and (before := run.config()["init_from"]) != origin:
         raise StorageError(
             f"init_from is {config.init_from!r}, whose SHA-256 is {origin['sha256']} and was {before['sha256']} when "
             f"{run.path} was started; put the weights back, or start another run."
         )
-    return {"init_from": origin}
+    return plain, {"init_from": origin}
 
 
 def _steps_in_epoch(config: Config, batches: Batches) -> int:
@@ -146,7 +156,7 @@ def _finish(
     net, method = module.net, module.method
     posterior = module.posterior().to(module.trainer.strategy.root_device)  # from which Lightning has moved it away
     if module.plain_steps:  # the ranks may follow from what the plain network had learned
-        run.write_network(describe(posterior))
+        run.write_network(describe(posterior, config.recipe(data)))
     write_weights(posterior, run.weights)
     return {
         "metrics": _evaluate(posterior, config, data, run),
@@ -241,16 +251,21 @@ def _fit(
     curves: Curves,
 ) -> None:
     """Run Lightning's loop to the last epoch, from the checkpoint if there is one."""
+    if trainer.logger:
+        trainer.logger.log_hyperparams(module.config.as_json())
     try:
         with warnings.catch_warnings():
             # Lightning's advice is for its own data loaders and loggers, which are not used here.
             warnings.filterwarnings("ignore", module="lightning")
-            trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
+            with explained(f"can't read or write in {curves.run.path}"):
+                trainer.fit(module, EpochBatches(batches, module), validation, ckpt_path=checkpoint, weights_only=True)
+    except KernelseedError:
+        raise
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
         if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
             raise StoppedError(
-                f"another of the {trainer.world_size} processes of this training has stopped; what was stored is whole: "
-                f"look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
+                f"another of the {trainer.world_size} processes of this training has stopped; what is stored is whole. "
+                f"Look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
             ) from error
         if checkpoint is None or curves.restored:
             raise
@@ -310,6 +325,11 @@ def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> 
                 run.write_prediction(part, way, prediction, split.labels)
         found[way] = summarise(prediction, data.test.labels)
     return found
+
+
+def _describe_run(net: nn.Module, config: Config, data: Dataset) -> dict[str, Any]:
+    network = describe(net, config.recipe(data))
+    return {"network": network, "training": config.as_json(), "data": _describe_data(data)}
 
 
 def _describe_data(data: Dataset) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class WeightDistribution(nn.Module, ABC):
         return self.decoded().at_mean()
 
     def decoded(self) -> Decoded:
-        """What many draws are made from, with the work that they share done once."""
+        """The decoded distribution for many draws, so that their shared work is done once."""
         return self.moments()
 
     def factors(self) -> tuple[Tensor, Tensor] | None:

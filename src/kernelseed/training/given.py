@@ -1,0 +1,106 @@
+"""Models and data that are given in Python, in the place of those that a config names."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.data import Dataset, normalise, stratified_split
+from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError
+from kernelseed.models import BUILDERS, GIVEN, Model, build
+from kernelseed.training.config import Config
+
+
+def settle(config: Config, model: Model | None, data: Dataset | None) -> Config:
+    """The config with what is given written into it: a run says by its config what it was made of."""
+    if model is not None:
+        name = model if isinstance(model, str) else GIVEN
+        _require_one("model", config.model, name)
+        config = replace(config, model=name)
+    if data is None:
+        return config
+    if not isinstance(data, Dataset):
+        raise ArgumentTypeError(f"data is a {type(data).__name__}; it must be a ks.data.Dataset.")
+    _require_one("data", config.data, GIVEN)
+    config = replace(config, data=GIVEN)
+    if (config.size, config.channels, config.skip_unreadable) != (None, None, False):
+        raise ConfigError("size, channels and skip_unreadable are for folder:PATH; data that is given is as it is.")
+    if data.validation is None:
+        return config
+    share = len(data.validation) / (len(data.train) + len(data.validation))
+    return replace(config, validation=share)  # its own split, whatever the config says
+
+
+def _require_one(name: str, said: str, given: str) -> None:
+    if said not in (given, getattr(Config(), name)):
+        raise ConfigError(f"{name} is {said!r} in the config, and {given!r} beside it: leave one of them out.")
+
+
+def prepared(config: Config, data: Dataset, described: Mapping[str, Any] | None = None) -> Dataset:
+    """Data that is given, with the validation share held out if it has no split of its own.
+
+    described   what the run's folder says about its data; another kind of data is an error
+    """
+    if config.data != GIVEN:
+        raise ArgumentError(f"data is given, but the run names its data, {config.data!r}: leave it out.")
+    for name, split in (("train", data.train), ("validation", data.validation), ("test", data.test)):
+        if split is None:
+            continue
+        if not len(split):
+            raise DataError(f"the {name} split is empty; give it one image at least.")
+        if split.images.shape[1:] != data.train.images.shape[1:]:
+            raise DataError(
+                f"the {name} images have shape {tuple(split.images.shape[1:])}, and those to train on "
+                f"{tuple(data.train.images.shape[1:])}; give all of them one shape."
+            )
+        low, high = split.labels.min().item(), split.labels.max().item()
+        if low < 0 or high >= len(data.class_names):
+            raise DataError(
+                f"the {name} labels go from {low} to {high}, but there are {len(data.class_names)} class names; count "
+                "classes from 0, and name all of them."
+            )
+    if described is not None:
+        for what, was, now in (
+            ("images of shape", described["image"], list(data.train.images.shape[1:])),
+            ("classes", described["classes"], list(data.class_names)),
+        ):
+            if was != now:
+                raise DataError(f"data has {what} {now}, and the run was trained on {was}: give the run's data.")
+    if data.validation is not None or not config.validation:
+        return data
+    train, held_out = stratified_split(data.train, config.validation, config.seed)
+    return replace(data, train=train, validation=held_out)
+
+
+def plain_model(config: Config, data: Dataset, model: Model | None, trust_model: bool, where: str | Path) -> nn.Module:
+    """The network before a method makes its own of it; one that is none of ours is tried on two images."""
+    plain = build(config.recipe(data), model, trust_model, where)
+    if config.model not in BUILDERS:
+        check_output(plain, data)
+    return plain
+
+
+def check_output(model: nn.Module, data: Dataset) -> None:
+    """An error unless the model gives a number for each class: better than after an epoch."""
+    images = normalise(data.train.images[:2], data.mean, data.std)
+    first = next((p for p in model.parameters() if p.is_floating_point()), images)
+    shape = tuple(images.shape[1:])
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            output = copy.deepcopy(model).eval()(images.to(first))
+    except Exception as error:  # whatever a model of another kind makes of images
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(f"the model {type(model).__name__} can't take images of shape {shape}: {reason}.") from error
+    wanted = (len(images), len(data.class_names))
+    if not isinstance(output, Tensor) or output.shape != wanted:
+        got = f"of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise ConfigError(
+            f"the output of the model {type(model).__name__} for {len(images)} images is {got}; it must be a tensor of "
+            f"logits of shape {wanted}: one for each class."
+        )
