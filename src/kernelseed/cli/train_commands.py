@@ -12,7 +12,7 @@ from kernelseed.cli.options import TrustModel, own_model, takes_settings
 from kernelseed.cli.run_commands import write_report
 from kernelseed.cli.show import comparison, complain, console, free_name, literal, print_json, say
 from kernelseed.models import agreed, is_path
-from kernelseed.training import Config, RunFolder, differences, overlay, read_settings
+from kernelseed.training import LOGGERS, Config, RunFolder, differences, overlay, read_settings
 
 DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {"delta": 0.25}}
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -49,7 +49,7 @@ def train_command(
     print_config: Annotated[bool, typer.Option("--print-config", help="Print what would run, and exit.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
     trust_model: TrustModel = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
+    logger: Annotated[str, typer.Option(help=f"Where curves go beside metrics.csv: {', '.join(LOGGERS)}.")] = "csv",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
@@ -70,9 +70,7 @@ def train_command(
     from kernelseed.training import train
 
     try:
-        result = train(
-            chosen, out, resume=resume, data_dir=data_dir, tensorboard=tensorboard, progress=not (quiet or json)
-        )
+        result = train(chosen, out, resume=resume, data_dir=data_dir, logger=logger, progress=not (quiet or json))
     except KeyboardInterrupt:
         own = f" --model {chosen.model}" if is_path(chosen.model) else ""
         complain(f"stopped; it goes on with: kernelseed train --resume --out {literal(out)}{literal(own)}")

@@ -37,6 +37,7 @@ from kernelseed.core.objective import ELBO, Terms, call
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
+from kernelseed.core.ranks import ALLOCATIONS
 from kernelseed.core.schedules import Moment, Schedule
 from kernelseed.core.seed_networks import germinate
 from kernelseed.core.seeds import derive_seed, generator_for
@@ -45,6 +46,7 @@ from kernelseed.core.twin import call_with
 from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 
 __all__ = [
+    "ALLOCATIONS",
     "CHANNELWISE",
     "CONFIG",
     "ELBO",

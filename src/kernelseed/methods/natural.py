@@ -36,6 +36,7 @@ class NaturalGradient(Method):
     train_samples: int = setting(10, "draws in one training step", least=1, most=10_000)
     random: ClassVar[bool] = True
     distributed: ClassVar[bool] = False
+    is_optimizer: ClassVar[bool] = True
     title: ClassVar[str]
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -73,7 +74,7 @@ class Vadam(NaturalGradient):
     title: ClassVar[str] = "Vadam"
     clips: ClassVar[bool] = False
 
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters."""
         return optim.Vadam(
             net.parameters(),
@@ -108,7 +109,7 @@ class VOGN(NaturalGradient):
     title: ClassVar[str] = "VOGN"
     clips: ClassVar[bool] = False
 
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters, with the momentum of the large-scale version."""
         init_precision = self.prior_precision + self.init_std**-2
         return optim.VOGN(
@@ -140,7 +141,7 @@ class IVON(NaturalGradient):
     train_samples: int = 1
     title: ClassVar[str] = "IVON"
 
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all that is trained, since it puts noise on whatever it is given; its weight decay is the prior's."""
         try:
             import ivon

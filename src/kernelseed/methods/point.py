@@ -63,6 +63,11 @@ class Ensemble(GradientMethod):
 
     members: int = setting(5, "how many networks the ensemble has", least=1, most=1000)
 
+    @property
+    def keeps_weights(self) -> bool:
+        """Not so: members need different starts."""
+        return False
+
     def build(self, model: nn.Module) -> nn.Module:
         """The model as it is, and as many more with fresh weights as it takes."""
         return nn.ModuleList(

@@ -19,6 +19,7 @@ from kernelseed.core import batch_norms, gigabytes, memory_limit, read_json, rea
 from kernelseed.data import Dataset, load
 from kernelseed.errors import ArgumentError, ConfigError, DataError, MissingPackageError, StorageError
 from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
+from kernelseed.training.learning_rate import SCHEDULES
 
 MOST_YAML = 1 << 20
 TRAINING_BYTES = 16  # a parameter, its gradient and Adam's two averages
@@ -43,7 +44,17 @@ class Config:
     width: int = setting(64, "channels of a ResNet's first stage", least=1, most=65_536)
     stem: str | None = setting(None, "a ResNet's first layers (default: what suits the images)", choices=models.STEMS)
     epochs: int = setting(5, "passes over the training data", least=1, most=1_000_000)
-    batch_size: int = setting(128, "images in a step of one device", least=1)
+    batch_size: int = setting(128, "images in a minibatch of one device", least=1)
+    accumulate: int = setting(1, "minibatches in a step, each with a draw of its own", least=1, most=1_000_000)
+    schedule: str = setting("constant", "how the learning rate goes over the run", choices=SCHEDULES)
+    warmup: int = setting(0, "steps over which the learning rate rises first", least=0)
+    ema: float | None = setting(
+        None, "decay of a running average of the weights, which is then tested and stored", above=0, below=1
+    )
+    init_from: str | None = setting(None, "the plain network's start: a finished run, or a safetensors file")
+    plain_epochs: float = setting(
+        0, "first epochs that train the plain network, which the method then takes over; below 1: their share", least=0
+    )
     seed: int = setting(0, "decides all that is random", least=0, most=2**63 - 1)
     validation: float = setting(0.0, "the share of the training data that is held out", least=0, below=1)
     patience: int | None = setting(None, "epochs without a better validation NLL after which training stops", least=1)
@@ -83,6 +94,38 @@ class Config:
                 f"devices x nodes is {self.devices * self.nodes}; method {self.method!r} keeps statistics of its own "
                 "gradients and trains in one process: set both to 1."
             )
+        self._check_recipe(method)
+
+    def _check_recipe(self, method: methods.Method) -> None:
+        """That the method can be trained in this way."""
+        for name, default in (("accumulate", 1), ("ema", None)):
+            if method.is_optimizer and getattr(self, name) != default:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but method {self.method!r} is an optimizer itself, whose "
+                    f"posterior belongs to its own steps: leave {name} at {default}."
+                )
+        if self.init_from is not None and not method.keeps_weights:
+            raise ConfigError(
+                f"init_from is {self.init_from!r}, but method {self.method!r} starts from weights of its own; do "
+                "without, or take init 'model' for kernel seeds."
+            )
+        if not self.plain_epochs:
+            return
+        if not isinstance(method.plain(), methods.Method):
+            raise ConfigError(
+                f"plain_epochs is {self.plain_epochs}, but method {self.method!r} takes no trained plain network over; "
+                "allowed: bnn, and ksn, fksn and ksn-last with init 'model'."
+            )
+        if (self.plain_epochs >= 1 and self.plain_epochs % 1) or not 0 < self.num_plain_epochs < self.epochs:
+            raise ConfigError(
+                f"plain_epochs is {self.plain_epochs} of {self.epochs} epochs; allowed: a whole number of fewer than "
+                "all of them, or a share below 1 that leaves each part at least one."
+            )
+        if self.patience is not None:
+            raise ConfigError(
+                f"patience is {self.patience} with plain_epochs {self.plain_epochs}; early stopping could end the run "
+                "as a plain network: do without one of them."
+            )
 
     def _check_model(self) -> None:
         """Of a model of ours all that can be known without data; of any other, its name."""
@@ -118,6 +161,11 @@ class Config:
     def __eq__(self, other: object) -> bool:
         # An option that is left out is the method's default, and so is the same option written down.
         return self.as_json() == other.as_json() if isinstance(other, Config) else NotImplemented
+
+    @property
+    def num_plain_epochs(self) -> int:
+        """How many epochs `plain_epochs` means."""
+        return round(self.plain_epochs * self.epochs) if self.plain_epochs < 1 else int(self.plain_epochs)
 
     @property
     def layout(self) -> torch.memory_format:

@@ -161,6 +161,10 @@ class RunFolder:
         found = read_json(path)
         return require(RUN_SCHEMA, found, path) if "training" in found else found
 
+    def write_network(self, described: dict[str, Any]) -> None:
+        """What the network is, where the config could not know it at the start."""
+        write_json(self.path / CONFIG, {**self.config(), "network": described})
+
     def training_config(self) -> Config:
         """The settings of the run."""
         if not self.path.is_dir():
