@@ -64,12 +64,12 @@ def hero(path: Path) -> None:
         ("doubt, and six draws", "#a3cdbd", p.epistemic[:, 0].sqrt()),
     ):
         left.fill_between(g, mean - 2 * std, mean + 2 * std, color=colour, lw=0, label=label)
-    with torch.no_grad():
-        curves = torch.cat([net.draw()(grid) for _ in range(6)], 1)
-    left.plot(g, curves, color="white", lw=0.8, alpha=0.9)
     left.plot(x, y, "o", color=INK, ms=1.6, alpha=0.5, mew=0)
     left.plot(g, mean, color=SEED, lw=2, label="mean")
-    left.set(xlim=(-13, 13), xticks=[], yticks=[])
+    left.set(xlim=(-13, 13), ylim=left.get_ylim(), xticks=[], yticks=[])  # the bands' limits; a draw may go beyond
+    with torch.no_grad():
+        curves = torch.cat([net.draw()(grid) for _ in range(6)], 1)
+    left.plot(g, curves, color="white", lw=0.8, alpha=0.9, zorder=1.5)
     left.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(-0.02, 0.01), fontsize=9, reverse=True)
     left.set_title("A kernel seed network is unsure where it has seen no data", loc="left", fontsize=11)
 

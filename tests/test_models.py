@@ -3,7 +3,9 @@
 import dataclasses
 import doctest
 import json
+import re
 import sys
+from pathlib import Path
 
 import own_models
 import pytest
@@ -395,6 +397,34 @@ def test_the_start_is_the_module_that_is_given_or_the_seed_for_what_makes_one(tm
     assert torch.equal(started[1], started[2])
 
 
+class Killed(Exception):
+    pass
+
+
+def test_killed_and_resumed_a_users_run_ends_with_the_same_bits(tmp_path, monkeypatch):
+    config, data = Config(epochs=2, batch_size=16, samples=2, update_bn=16), two_shades()
+    module = own_models.convnet(2, 1)
+    given = {"data": data, "progress": False}
+    train(config, tmp_path / "whole", model=module, **given)
+    training_step = ks.training.trainer.Training.training_step
+
+    def dying(self, batch, batch_idx):
+        if self.global_step == 4:  # in the second epoch
+            raise Killed
+        training_step(self, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ks.training.trainer.Training, "training_step", dying)
+        with pytest.raises(Killed):
+            train(config, tmp_path / "killed", model=module, **given)
+    other = own_models.convnet(2, 1)  # its weights are the checkpoint's
+    for resumed in (None, config):
+        train(resumed, tmp_path / "killed", model=other, resume=True, **given)
+    whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
+    assert killed.weights.read_bytes() == whole.weights.read_bytes()
+    assert killed.result()["metrics"] == whole.result()["metrics"]
+
+
 def test_a_split_of_its_own_is_the_validation(tmp_path):
     data = two_shades()
     data = dataclasses.replace(data, validation=data.test)
@@ -432,3 +462,14 @@ def test_the_examples_run():
         failed, attempted = doctest.testmod(module)
         assert attempted
         assert not failed
+
+
+def test_the_lines_of_the_page_on_models_run(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    nets, script = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "nets.py").write_text(nets)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(script, {})
+    assert RunFolder("runs/given").evaluation()["metrics"]
+    del sys.modules["nets"]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from run_files import run_config, run_result
 
 from kernelseed import metrics
 from kernelseed.core.predictive import Classification
@@ -245,13 +246,9 @@ def test_a_run_folder_gives_a_record_for_each_way_of_predicting(tmp_path, monkey
     monkeypatch.setattr(RunFolder, "has_prediction", lambda run, part, way: True)
     monkeypatch.setattr(RunFolder, "evaluation", lambda run: {"ood": {"name": "letters", "mean": {}}})
     for folder in ("a/seed-0", "b/seed-0"):
-        run = RunFolder.create(
-            tmp_path / folder, {"training": Config().as_json(), "data": {"classes": ["x", "y", "z"]}}
-        )
-        run.write_result({
-            "metrics": {"mean": {"nll": 1.0}, "ensemble": {"nll": 0.5}}, "labels": {"mean": "P", "ensemble": "E"},
-            "parameters": {"trained": 2, "plain": 4}, "config": {"method": "ksn"},
-        })  # fmt: skip
+        run = RunFolder.create(tmp_path / folder, run_config(Config(), ["x", "y", "z"]))
+        half = dict.fromkeys(metrics.METRICS, 0.5)
+        run.write_result(run_result(metrics={"mean": {**half, "nll": 1.0}, "ensemble": half}))
         run.write_metrics([{"epoch": 1, "loss": 3.0, "seconds": 9.0}])
     with pytest.warns(UserWarning, match="no images in the report: digits are not here"):
         ensemble, mean, *_ = found = read([tmp_path / "a/seed-0", tmp_path / "b/seed-0"])

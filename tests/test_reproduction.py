@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reproduction_worker as worker
 import torch
+from run_files import run_config, run_result
 from typer.testing import CliRunner
 
 from kernelseed.cli.app import app
@@ -55,21 +56,15 @@ BEST = {  # as the paper sets them in bold
 }
 
 
-def result(config, metrics, trained=11_000_000, seconds=60.0, **changes):
-    ways = {way: dict(zip(PRINTED, metrics, strict=True)) for way in ("mean", "ensemble")}
-    return {
-        "metrics": ways,
-        "correct": dict.fromkeys(ways, f"{(1 << round(metrics[0] * 10_000)) - 1:x}"),
-        "parameters": {"trained": trained, "relative": trained / 11_000_000},
-        "seconds": seconds,
-        "seed": config.seed,
-        "config": config.as_json(),
-        "versions": {"torch": "2.0"},
-        "processor": "an abacus",
-        "threads": 2,
-        "commit": "0123456789",
+def result(config, metrics, trained=11_000_000, **changes):
+    ways = {way: {"brier": 0.5, **dict(zip(PRINTED, metrics, strict=True))} for way in ("mean", "ensemble")}
+    return run_result(
+        config,
+        metrics=ways,
+        correct=dict.fromkeys(ways, f"{(1 << round(metrics[0] * 10_000)) - 1:x}"),
+        parameters={"trained": trained, "stored": trained, "plain": 11_000_000, "relative": trained / 11_000_000},
         **changes,
-    }
+    )
 
 
 GOOD, BAD = (0.95, 0.1, 0.01, 0.02, 0.05), (0.5, 2.0, 0.5, 0.5, 0.9)
@@ -82,7 +77,7 @@ def trainings(monkeypatch):
 
     def fake(run, folder, data_dir, progress):
         made.append(run.name)
-        RunFolder.create(folder, {"training": run.config.as_json()})
+        RunFolder.create(folder, run_config(run.config))
         RunFolder(folder).write_result(result(run.config, GOOD))
         return RunFolder(folder).result()
 
@@ -222,12 +217,13 @@ def test_result_files_keep_the_log_probabilities(tmp_path):
     """Rounded, but the most probable class stays so: here two of them are alike as float16."""
     probs = torch.tensor([[0.30003, 0.30001, 0.3, 0.09996], [0.30001, 0.30003, 0.3, 0.09996], [0.0, 1.0, 0.0, 0.0]])
     labels = torch.tensor([0, 0, 1])
-    write_result(tmp_path / "a-0.25.json", {"seed": 0}, {"mean": (Classification.from_draws(probs[None]), labels)})
+    prediction = Classification.from_draws(probs[None])
+    write_result(tmp_path / "a-0.25.json", run_result(), {"mean": (prediction, labels)})
     log_probs, truth = read_log_probs(tmp_path / "a-0.25.npz")
     assert (list(log_probs), log_probs["mean"].dtype, truth.tolist()) == (["mean"], np.float16, [0, 0, 1])
     assert (log_probs["mean"] == log_probs["mean"].max(1, keepdims=True)).sum(1).tolist() == [1, 1, 1]
     np.testing.assert_allclose(np.exp(log_probs["mean"], dtype=float), probs, atol=5e-4)
-    assert read_result(tmp_path / "a-0.25.json") == {"seed": 0, "correct": {"mean": f"{0b101:x}"}}
+    assert read_result(tmp_path / "a-0.25.json") == {**run_result(), "correct": {"mean": f"{0b101:x}"}}
     (tmp_path / "a-0.25.npz").write_bytes(b"PK")
     with pytest.raises(StorageError, match=r"a-0\.25\.npz holds no log-probabilities"):
         read_result(tmp_path / "a-0.25.json")
@@ -253,7 +249,7 @@ def test_what_another_machine_finished_counts(trainings, tmp_path):
 
 def test_what_another_machine_began_is_refused(trainings, tmp_path):
     run = Plan("mnist", "small").run("baseline", 0)
-    RunFolder.create(tmp_path / "small/mnist/baseline/seed-0", {"training": run.config.as_json()})
+    RunFolder.create(tmp_path / "small/mnist/baseline/seed-0", run_config(run.config))
     with pytest.raises(
         StorageError, match="was made with batch_size 128, devices 1, not with batch_size 64, devices 2"
     ):
@@ -301,7 +297,7 @@ def test_a_training_that_has_begun_is_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr("kernelseed.training.trainer.train", lambda *given, resume, **rest: resumed.append(resume))
     plan = Plan("mnist", "small", ["baseline"])
     reproduce(plan, tmp_path)
-    RunFolder.create(tmp_path / "small/mnist/baseline/seed-0", {"training": plan.run("baseline", 0).config.as_json()})
+    RunFolder.create(tmp_path / "small/mnist/baseline/seed-0", run_config(plan.run("baseline", 0).config))
     reproduce(plan, tmp_path)
     assert resumed == [False, True]
 

@@ -156,7 +156,9 @@ def test_without_its_class_the_error_names_it_and_says_what_to_do(own, tmp_path)
 def test_a_file_never_chooses_what_is_called(name, own, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"OneSigma"', json.dumps(name)))
-    with pytest.raises(StorageError, match="none of MeanField, KernelSeed, FixedKernelSeed, OneSigma") as caught:
+    with pytest.raises(
+        StorageError, match="none of MeanField, KernelSeed, FixedKernelSeed, GaussianFactors, OneSigma"
+    ) as caught:
         ks.load(tmp_path, mlp(3, 5, 4), distributions=[OneSigma])
     assert "abort()]" not in str(caught.value)  # an expression is not something to paste
 
@@ -269,8 +271,11 @@ def test_a_missing_file_is_named(name, saved):
     ("text", "message"),
     [
         ("{", "is not readable JSON"),
-        ("\udcff", "is not readable JSON"),
+        ("\udcff", "is not readable text"),
         ("[" * 100_000, "is not readable JSON"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c' is there twice"),
+        ('{"a": ' + "9" * 5000 + "}", "is not readable JSON"),
+        (" " * 9_000_000 + "{}", "has more than 8,388,608 bytes"),
         ("[]", "holds a list, not an object"),
         ("{}", "describes no network"),
         ('{"network": {}}', "does not describe a network that can be built"),

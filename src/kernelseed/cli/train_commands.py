@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.options import TrustModel, own_model, takes_settings
 from kernelseed.cli.run_commands import write_report
-from kernelseed.cli.show import comparison, complain, console, free_name, print_json, say
+from kernelseed.cli.show import comparison, complain, console, free_name, literal, print_json, say
 from kernelseed.models import agreed, is_path
 from kernelseed.training import LOGGERS, Config, RunFolder, differences, overlay, read_settings
 
@@ -39,7 +38,7 @@ def demo_command(
         return print_json(results)
     console.print(comparison(results, f"digits, {epochs} epochs, ResNet-18 of width 16"))
     console.print("RS: parameters relative to the plain network. E: ten draws averaged; P: the posterior mean.")
-    console.print(f"Report: [bold]{escape(str(page))}[/]", soft_wrap=True)
+    console.print(f"Report: [bold]{literal(page)}[/]", soft_wrap=True)
 
 
 @takes_settings
@@ -74,16 +73,16 @@ def train_command(
         result = train(chosen, out, resume=resume, data_dir=data_dir, logger=logger, progress=not (quiet or json))
     except KeyboardInterrupt:
         own = f" --model {chosen.model}" if is_path(chosen.model) else ""
-        complain(f"stopped; it goes on with: kernelseed train --resume --out {escape(str(out))}{own}")
+        complain(f"stopped; it goes on with: kernelseed train --resume --out {literal(out)}{literal(own)}")
         raise typer.Exit(130) from None
     if not result:  # another rank reports
         return
     if json:
         return print_json(result)
     title = f"{result['config']['data']}, {result['epochs']} epochs, {result['seconds']:.0f} s"
-    console.print(comparison([result], escape(title)))
-    name = escape(str(out))
-    console.print(f"Run: [bold]{name}[/]    next: kernelseed report {name} -o report.html", soft_wrap=True)
+    console.print(comparison([result], literal(title)))
+    run = literal(out)
+    console.print(f"Run: [bold]{run}[/]    next: kernelseed report {run} -o report.html", soft_wrap=True)
 
 
 def _chosen(given: dict[str, Any], file: Path | None, resumed: RunFolder | None) -> Config:
@@ -96,10 +95,10 @@ def _chosen(given: dict[str, Any], file: Path | None, resumed: RunFolder | None)
         below = overlay(below, read)
         won = ", ".join(_won(*one) for one in differences(read, given).items())
         if won:
-            say(f"the command line wins over {escape(str(file))}: {escape(won)}")
+            say(f"the command line wins over {literal(file)}: {literal(won)}")
     return Config.from_json(overlay(below, given))
 
 
-def _won(name: str, values: tuple[Any, Any]) -> str:
-    behind = ", which leaves its options behind" if name == "method" else ""
-    return f"--{name.replace('_', '-')} {values[1]} over {values[0]}{behind}"
+def _won(setting: str, values: tuple[Any, Any]) -> str:
+    behind = ", which leaves its options behind" if setting == "method" else ""
+    return f"--{setting.replace('_', '-')} {values[1]} over {values[0]}{behind}"

@@ -20,13 +20,17 @@ from kernelseed.core.files import (
     lock_folder,
     make_folder,
     read_json,
+    read_text,
     remove_abandoned,
+    to_json,
     whole_folder,
     whole_or_nothing,
     write_json,
     write_text,
 )
 from kernelseed.core.likelihoods import Likelihood
+from kernelseed.core.memory import gigabytes, memory_limit
+from kernelseed.core.names import cell, printable, utf8_path
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
 from kernelseed.core.objective import ELBO, Terms, call
@@ -74,6 +78,7 @@ __all__ = [
     "bayesianize",
     "call",
     "call_with",
+    "cell",
     "collapse",
     "convert",
     "derive_seed",
@@ -83,21 +88,27 @@ __all__ = [
     "factorise",
     "generator_for",
     "germinate",
+    "gigabytes",
     "inverse_softplus",
     "likelihoods",
     "load",
     "lock_folder",
     "make_draws",
     "make_folder",
+    "memory_limit",
     "places",
     "predict",
+    "printable",
     "priors",
     "read_json",
+    "read_text",
     "read_weights",
     "remove_abandoned",
     "save",
     "schedules",
     "softplus",
+    "to_json",
+    "utf8_path",
     "whole_folder",
     "whole_or_nothing",
     "write_json",

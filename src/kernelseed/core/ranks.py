@@ -1,4 +1,4 @@
-"""How many channels each seed gets: by one share for all layers, by a budget of parameters, or as you say."""
+"""The number of channels of each seed: from one share for all layers, from a parameter budget, or given by name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kernelseed.fast import unfold
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight to be germinated: its largest rank, and the parameters that one channel of its seed costs."""
+    """A weight to germinate: its largest rank, and the number of parameters per channel of its seed."""
 
     weight: Tensor
     channel_cost: int
 
     @property
     def full_rank(self) -> int:
-        """C_f: more channels add nothing."""
+        """C_f, the full rank."""
         return min(self.weight.shape[:2])
 
 
@@ -34,7 +34,7 @@ Ranks = dict[str, int]
 def seed_rank(shape: torch.Size, delta: float, min_rank: int) -> int:
     """C_pip = min(C_f, max(min_rank, ceil(delta * C_f)))."""
     narrow = min(shape[:2])
-    # delta * C_f may miss a whole number by a rounding: .07 * 100 is 7.000000000000001, not 8 channels.
+    # Rounding may move delta * C_f off an integer: .07 * 100 is 7.000000000000001, which must not give 8 channels.
     return min(narrow, max(min_rank, math.ceil(delta * narrow - 1e-9)))
 
 
@@ -47,7 +47,7 @@ def uniform(layers: Layers) -> Callable[[float], Ranks]:
 
 
 def early(layers: Layers) -> Callable[[float], Ranks]:
-    """The same number of channels for all: small layers, which come early, have full rank, and the large ones pay."""
+    """The same number of channels for all layers, so that small layers, which come early, keep full rank."""
     most = max(layer.full_rank for layer in layers.values())
     return lambda level: {name: min(layer.full_rank, max(1, round(level * most))) for name, layer in layers.items()}
 
@@ -77,7 +77,7 @@ ALLOCATIONS: dict[str, Callable[[Layers], Callable[[float], Ranks]]] = {
 
 
 def within_budget(layers: Layers, parameters: int, allocation: str) -> Ranks:
-    """The ranks of a rule within so many parameters, so close that no layer could take one more channel."""
+    """The ranks of a rule within a parameter budget, so close to it that no layer could have one more channel."""
     at_level = ALLOCATIONS[allocation](layers)
 
     def cost(ranks: Ranks) -> int:
@@ -91,7 +91,7 @@ def within_budget(layers: Layers, parameters: int, allocation: str) -> Ranks:
         low, high = (middle, high) if cost(at_level(middle)) <= parameters else (low, middle)
     ranks = at_level(low)
     left = parameters - cost(ranks)
-    # What is left over goes a channel at a time to the layer that has the smallest share of its channels.
+    # The remaining parameters go to the layer with the smallest share of its channels, one channel at a time.
     while open_layers := [n for n, x in layers.items() if ranks[n] < x.full_rank and x.channel_cost <= left]:
         name = min(open_layers, key=lambda n: ranks[n] / layers[n].full_rank)
         ranks[name] += 1
@@ -100,7 +100,7 @@ def within_budget(layers: Layers, parameters: int, allocation: str) -> Ranks:
 
 
 def by_pattern(layers: Layers, given: Mapping[str, int], otherwise: Callable[[Layer], int]) -> Ranks:
-    """Ranks by name patterns, `{"layer1.*": 64}`; the first that matches counts."""
+    """Ranks by name pattern, `{"layer1.*": 64}`; the first match counts."""
     for pattern, rank in given.items():
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
             raise ArgumentError(f"ranks has {rank!r} for {pattern!r}; a rank is a whole number of at least 1.")

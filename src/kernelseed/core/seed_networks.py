@@ -1,4 +1,4 @@
-"""Kernel seed networks: from any module, with seeds of any size."""
+"""Kernel seed networks from any module, with seeds of any size."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def germinate(
     over: str = "weights",
     where: Where | None = None,
 ) -> BayesianModule:
-    """A kernel seed network (KSN) from any module; `model` itself is left untouched.
+    """A kernel seed network (KSN) from any module; `model` itself is not changed.
 
     delta       the share of channels that a seed keeps: C_pip = min(C_f, max(min_rank, ceil(delta * C_f))); default .25
-    min_rank    a floor under C_pip, default 16. At the paper's 1 a classifier of ten classes has rank 3 at delta .25
+    min_rank    a lower limit of C_pip, default 16. With the paper's 1 a ten-class classifier has rank 3 at delta .25
     budget      instead of delta: the share of the plain network's parameters that the whole network may have
     allocation  how a budget is shared: "early" (the same rank for all, so that small layers keep full rank), "uniform"
                 (the same share of channels) or "spectrum" (the same share of squared singular values)
     ranks       ranks by name, `{"layer1.*": 64}`; other layers follow delta
-    rho_offset  where every rho starts; sigma = softplus(rho), so -5 is a sigma of .0067
-    sigma       instead of rho_offset: sigma's start as a share of each weight's root mean square, such as .05
-    init        "model": the best approximation of the weights you give, exact at full rank; "glorot": the paper's
+    rho_offset  the initial rho of all weights; sigma = softplus(rho), so -5 is a sigma of .0067
+    sigma       instead of rho_offset: the initial sigma as a share of the root mean square of each weight, such as .05
+    init        "model": the best approximation of the given weights, exact at full rank; "glorot": the paper's
     fixed       FKSN: only the mean, no sampling, KL 0
     over        what is random: "weights" (the paper's), or "factors" and "channels", Gaussians on seed and germinator
                 with a sigma for each number or for each channel (sigma starts at .05 of the factor's root mean square)
@@ -69,7 +69,7 @@ def germinate(
 
 @dataclass(frozen=True)
 class Kind:
-    """A distribution that has a seed: how it is made from its factors, and what a channel and a layer cost."""
+    """A distribution with a seed: how to make it from its factors, and its parameters per channel and per layer."""
 
     make: Callable[[Tensor, Tensor, Tensor], WeightDistribution]
     germinators: int
@@ -78,7 +78,7 @@ class Kind:
     rhos_by_channel: int = 0
 
     def channel_cost(self, shape: torch.Size) -> int:
-        """Parameters of one channel of the seed and its columns of the germinators."""
+        """The parameters of one channel of the seed and of its columns of the germinators."""
         narrow, wide = min(shape[:2]), max(shape[:2]) * math.prod(shape[2:])
         return self.numbers * (wide + self.germinators * narrow) + self.rhos_by_channel
 

@@ -25,7 +25,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def make(name: str, **options: Any) -> Method:
+def make(name: str, /, **options: Any) -> Method:
     """A method by name. Options that are None keep the method's default.
 
     >>> make("ksn", delta=0.5).label(ensemble=True)

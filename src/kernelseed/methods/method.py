@@ -43,7 +43,7 @@ class Method(ABC):
     torch.Size([8, 3])
     """
 
-    lr: float = setting(1e-3, "the learning rate", above=0)
+    lr: float = setting(1e-3, "the learning rate", above=0, most=1_000_000)
 
     random: ClassVar[bool] = False
     """Whether prediction can average over draws."""

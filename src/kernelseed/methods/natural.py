@@ -31,9 +31,9 @@ class NaturalGradient(Method):
     `init_std` is small, because a deep network learns nothing under large noise.
     """
 
-    prior_precision: float = setting(1.0, "1 / variance of the Gaussian prior", above=0)
-    init_std: float = setting(0.01, "the posterior's standard deviation at the start", above=0)
-    train_samples: int = setting(10, "draws in one training step", least=1)
+    prior_precision: float = setting(1.0, "1 / variance of the Gaussian prior", least=1e-12, most=10**12)
+    init_std: float = setting(0.01, "the posterior's standard deviation at the start", least=1e-12, most=1_000_000)
+    train_samples: int = setting(10, "draws in one training step", least=1, most=10_000)
     random: ClassVar[bool] = True
     distributed: ClassVar[bool] = False
     is_optimizer: ClassVar[bool] = True

@@ -62,13 +62,13 @@ class Variational(Converted):
     prior  "paper" and "blundell" are scale mixtures; a number is the standard deviation of a Gaussian
     """
 
-    rho_offset: float = setting(-5.0, "where rho starts; sigma is softplus(rho)")
+    rho_offset: float = setting(-5.0, "where rho starts; sigma is softplus(rho)", least=-80, most=80)
     sigma: float | None = setting(
-        None, "instead of rho_offset: sigma's start as a share of each weight's root mean square", above=0
+        None, "instead of rho_offset: sigma's start as a share of each weight's root mean square", above=0, most=100
     )
-    kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0)
+    kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
-    prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), above=0)
+    prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

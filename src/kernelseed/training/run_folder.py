@@ -26,6 +26,7 @@ from kernelseed.core import (
     lock_folder,
     read_json,
     remove_abandoned,
+    utf8_path,
     whole_folder,
     whole_or_nothing,
     write_json,
@@ -241,7 +242,8 @@ class RunFolder:
 
         path = self._prediction_file(part, way)
         try:
-            tensors = load_file(str(path))
+            with utf8_path(path) as name:
+                tensors = load_file(name)
             found, labels = Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
         except (SafetensorError, KeyError, OSError) as error:
             raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None

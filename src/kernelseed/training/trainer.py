@@ -83,21 +83,18 @@ def train(
     plain, origin = _warm_start(plain_model(config, data, model, trust_model, run.path), config, run)
     batches, validation = _batches(config, data, trainer)
     module = Training(plain, config, num_data=len(data.train), num_steps=_steps_in_epoch(config, batches))
-    posterior = _posterior_to_be(module, plain)
     if trainer.is_global_zero:
+        posterior = _posterior_to_be(module, plain)
         _rehearse(posterior, config, data)
-    # What can be wrong with the settings has been found by now: the folder is made for a run that starts.
-    if begins:
-        RunFolder.create(out, {**_describe_run(posterior, config, data), **origin})
+        if begins:  # what can be wrong with the settings has been found by now
+            _create(run, config, data, posterior, origin)
     with run.locked() if trainer.is_global_zero else nullcontext():
         if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data
             return run.result()
         _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
         if module.global_rank != 0:
             return {}
-        run.keep_latest_checkpoint()
-        run.write_result(_finish(run, config, data, module, plain, curves.seconds))
-    return run.result()
+        return _finish(run, config, data, module, plain, curves.seconds)
 
 
 def _own_config(run: RunFolder, given: Config | None) -> Config:
@@ -149,16 +146,23 @@ def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
         summarise(predict_split(net, few, data, config, way), few.labels)
 
 
+def _create(run: RunFolder, config: Config, data: Dataset, posterior: nn.Module, origin: dict[str, Any]) -> None:
+    network = describe(posterior, config.recipe(data))
+    described = {"network": network, "training": config.as_json(), "data": _describe_data(data)}
+    run.create(run.path, {**described, **origin})
+
+
 def _finish(
     run: RunFolder, config: Config, data: Dataset, module: Training, plain: nn.Module, seconds: float
 ) -> dict[str, Any]:
-    """Store the trained network, test it, and say how it came about."""
+    """Store the trained network, test it, and write and return its result, which says how it came about."""
+    run.keep_latest_checkpoint()
     net, method = module.net, module.method
     posterior = module.posterior().to(module.trainer.strategy.root_device)  # from which Lightning has moved it away
     if module.plain_steps:  # the ranks may follow from what the plain network had learned
         run.write_network(describe(posterior, config.recipe(data)))
     write_weights(posterior, run.weights)
-    return {
+    result = {
         "metrics": _evaluate(posterior, config, data, run),
         "parameters": {
             "trained": _count(net),
@@ -175,6 +179,8 @@ def _finish(
         **{key: value for key, value in run.config().items() if key in ("trained", "init_from")},  # a branch, elsewhere
         **provenance(),
     }
+    run.write_result(result)
+    return result
 
 
 class Curves(Callback):
@@ -325,11 +331,6 @@ def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> 
                 run.write_prediction(part, way, prediction, split.labels)
         found[way] = summarise(prediction, data.test.labels)
     return found
-
-
-def _describe_run(net: nn.Module, config: Config, data: Dataset) -> dict[str, Any]:
-    network = describe(net, config.recipe(data))
-    return {"network": network, "training": config.as_json(), "data": _describe_data(data)}
 
 
 def _describe_data(data: Dataset) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from kernelseed.fast import ProductWeight, fold, germinate_matrix, is_transposed
 class GaussianFactors(WeightDistribution):
     """The seed and the germinator are Gaussians, and the weight is their product (Singular BNN, 2026).
 
-    A draw is itself a low-rank weight, so it runs as two thin layers. The KL is the factors'. Every number has a rho of
-    its own, or, with `by_channel`, every channel of the seed and every column of the germinator has one.
+    A draw is itself a low-rank weight, so it runs as two thin layers. The KL is that of the factors. Every element has
+    its own rho or, with `by_channel`, every channel of the seed and every column of the germinator has one.
     """
 
     rank: int
@@ -85,7 +85,7 @@ def rho_of_share(tensor: Tensor, share: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class FactorGaussians:
-    """A germinator's Gaussian and a seed's, to draw products from."""
+    """The Gaussians of a germinator and of a seed, from which products are drawn."""
 
     germinator: Gaussian
     seed: Gaussian
@@ -101,7 +101,7 @@ class FactorGaussians:
         return ProductSample(self.germinator.at_mean(), self.seed.at_mean(), self.shape)
 
     def moments(self) -> Gaussian:
-        """Of a sum of products of independent numbers: Var[g s] = E[g]^2 Var[s] + Var[g] E[s^2]."""
+        """The moments of a sum of products of independent variables: Var[g s] = E[g]^2 Var[s] + Var[g] E[s^2]."""
         assert self.germinator.std is not None
         assert self.seed.std is not None
         g, s = at_least_float32(self.germinator.mean).square(), at_least_float32(self.seed.mean).square()
@@ -137,15 +137,15 @@ class ProductSample(Sample):
 
     @property
     def operand(self) -> Tensor:
-        """The factors, and the product should that be cheaper."""
-        # Compiled and functionally transformed code knows plain tensors only, and no cached property.
+        """A tensor subclass that runs as two layers, or as their product if that is cheaper."""
+        # torch.compile and torch.func need plain tensors, and no cached property.
         if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
             return self._multiply_out().mean
         return ProductWeight.of(self.germinator.value, self.seed.value, self.shape, lambda: self.value)
 
     @property
     def num_weights(self) -> int:
-        """The numbers that are random: those of the factors."""
+        """The number of random variables: those of the factors."""
         return self.germinator.num_weights + self.seed.num_weights
 
     def kl(self, prior: Prior) -> Tensor:
@@ -153,11 +153,11 @@ class ProductSample(Sample):
         return self.germinator.kl(prior) + self.seed.kl(prior)
 
     def log_prob(self) -> Tensor:
-        """A product's density is not known."""
+        """Not available: the density of a product has no closed form."""
         raise ArgumentError("a product of Gaussians has no density in closed form; its KL is that of its factors.")
 
     def values_only(self) -> Sample:
-        """The factors as plain values."""
+        """The factors as plain tensors."""
         germinator, seed = (factor.value.detach() for factor in (self.germinator, self.seed))
         return FactorSample(
             germinator, seed, self.shape, lambda: Gaussian(fold(germinate_matrix(germinator, seed), self.shape), None)
