@@ -244,10 +244,8 @@ def test_training_prints_json_and_nothing_else(command, tmp_path):
     result = command(*TRAIN, *flat, *more, "--out", tmp_path / "a")
     assert result.json == RunFolder(tmp_path / "a").result()
     config = result.json["config"]
-    assert config["options"] == {
-        "lr": 0.01, "rho_offset": -4.0, "kl": 0.5, "kl_warmup": 3, "prior": 0.2, "delta": 0.25, "min_rank": 4,
-        "init": "model",
-    }  # fmt: skip
+    given = {"lr": 0.01, "rho_offset": -4.0, "kl": 0.5, "kl_warmup": 3, "prior": 0.2, "min_rank": 4}
+    assert config["options"] == dataclasses.asdict(ks.methods.make("ksn", **given))
     assert (config["validation"], config["clip"], config["augment"]) == (0.1, 1.0, True)
 
 
