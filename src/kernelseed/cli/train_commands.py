@@ -65,7 +65,8 @@ def train_command(
         return print_json(chosen.as_json())
     assert out is not None
     own_model(given.get("model"), trust_model)
-    if is_path(chosen.model) and "model" not in given:  # a file says so, and nobody else
+    only_by_file = is_path(chosen.model) and "model" not in given
+    if only_by_file and not (resume and RunFolder(out).finished):  # whose result is all that is read
         agreed(chosen.model, trust_model, out if resume else config)
     from kernelseed.training import train
 

@@ -143,7 +143,7 @@ def _create(path: Path) -> int:
 
 def _sync(path: Path) -> None:
     """Wait until a file is on the disk."""
-    with path.open("rb+") as file:
+    with path.open("rb" if os.name == "posix" else "rb+") as file:  # a copy may be read-only; Windows insists
         os.fsync(file.fileno())
 
 
