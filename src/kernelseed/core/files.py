@@ -229,7 +229,7 @@ def read_text(path: Path, most: int) -> str:
     try:
         if not path.is_file():  # opening a pipe would wait for ever
             reason = "is not a file" if path.exists() else "is missing"
-            raise StorageError(f"{path} {reason}; give a folder that was written by kernelseed.")
+            raise StorageError(f"{path} {reason}; check the path, or give a folder that was written by kernelseed.")
         with path.open("rb") as file:
             content = file.read(most + 1)
         if len(content) > most:
