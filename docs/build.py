@@ -252,9 +252,9 @@ def main() -> None:
     for page in PAGES:
         text = filled(page)
         (ROOT / page).write_text(text, encoding="utf-8")
-    import figures
+    import drawing
 
-    figures.write_all(ROOT)
+    drawing.write_all(ROOT)
 
 
 if __name__ == "__main__":

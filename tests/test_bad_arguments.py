@@ -106,6 +106,10 @@ VALUES = {
     # prediction
     "samples negative": (lambda: ks.predict(net(), X, samples=-1), ["samples is -1", "0 for the posterior mean"]),
     "batch_size zero": (lambda: ks.predict(net(), X, batch_size=0), ["batch_size is 0", "at least one"]),
+    "members of 4 and 5 classes": (
+        lambda: ks.predict([mlp(3, 4), mlp(3, 5)], X),
+        ["(4, 4) and (4, 5)", "same classes"],
+    ),
     "no data": (lambda: ks.predict(net(), iter(())), ["data yields no batches", "loader", "again"]),
     "no data to update_bn": (lambda: ks.predict(net(), X, update_bn=[]), ["update_bn yields no batches", "training"]),
     "no networks": (lambda: ks.predict([], X), ["net is an empty sequence", "at least one"]),
@@ -143,6 +147,11 @@ TYPES = {
     ),
     "data and net swapped": (lambda: ks.predict(X, net()), ["net", "Tensor", "a module, a draw, or a list"]),
     "networks in a generator": (lambda: ks.predict((n for n in [net()]), X), ["net", "generator", "list"]),
+    "samples half": (lambda: ks.predict(net(), X, samples=2.5), ["samples is 2.5", "whole number"]),
+    "samples a word": (lambda: ks.predict(net(), X, samples="all"), ["samples is 'all'", "whole number"]),
+    "batch_size true": (lambda: ks.predict(net(), X, batch_size=True), ["batch_size is True", "whole number"]),
+    "seed half": (lambda: ks.predict(net(), X, seed=0.5), ["seed is 0.5", "whole number"]),
+    "data a number": (lambda: ks.predict(net(), 3), ["data is a int", "a tensor, or a loader"]),
     "one batch for batches": (lambda: ks.predict(net(), {"input": X}), ["mapping", "one batch", "[data]"]),
     "collapse of a plain module": (lambda: ks.collapse(model()), ["net is a Sequential", "BayesianModule"]),
 }

@@ -228,7 +228,7 @@ def test_the_last_batch_of_one_image_does_not_reach_batchnorm():
     for given in (batches, [(part, torch.zeros(len(part))) for part in batches]):
         assert torch.equal(ks.predict(net, x, update_bn=given).probs, expected)
     for alone in (x[:1], [x[:1]], [x[:4], x[4:5], x[5:]]):
-        with pytest.raises(ArgumentError, match="update_bn has a batch of one example"):
+        with pytest.raises(ArgumentError, match="update_bn has batches of one example"):
             ks.predict(net, x, update_bn=alone)
 
 
@@ -249,7 +249,7 @@ def test_a_folder_of_257_training_images_is_trained_and_tested(tmp_path):
 
 def test_what_can_fail_after_the_training_fails_before_it(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "_fit", None)
-    with pytest.raises(ArgumentError, match="update_bn has a batch of one example"):
+    with pytest.raises(ArgumentError, match="update_bn has batches of one example"):
         train(dataclasses.replace(TINY, update_bn=1), tmp_path / "a", progress=False)
     assert not list(tmp_path.iterdir())
 

@@ -78,7 +78,7 @@ def test_a_method_leaves_the_model_untouched_and_says_whether_its_draws_differ(n
     net = method.build(model)
     own = {p.data_ptr() for p in model.parameters()}
     assert not any(p.data_ptr() in own for p in net.parameters())
-    optimizer = method.optimizer(net, len(x))
+    optimizer = method.build_optimizer(net, len(x))
     steps(method, net, optimizer, x, y, 3)
     posterior = method.posterior(net, optimizer)
     assert same(before, values(model))
@@ -95,7 +95,7 @@ def test_a_method_leaves_the_model_untouched_and_says_whether_its_draws_differ(n
 def test_steps_lower_the_loss_and_the_posterior_predicts(name):
     method, (x, y) = quick(name), problem()
     net = method.build(tiny())
-    optimizer = method.optimizer(net, len(x))
+    optimizer = method.build_optimizer(net, len(x))
     start = nll(method.posterior(net, optimizer), x, y)
     terms = steps(method, net, optimizer, x, y, 40)
     assert sum(t.nll for t in terms[-5:]) < 0.7 * sum(t.nll for t in terms[:5])
@@ -123,12 +123,12 @@ def test_training_goes_on_from_a_state_dict_as_if_it_had_never_stopped(name):
     for interrupted in (False, True):
         torch.manual_seed(3)
         net = method.build(tiny())
-        optimizer = method.optimizer(net, len(x))
+        optimizer = method.build_optimizer(net, len(x))
         steps(method, net, optimizer, x, y, 3)
         if interrupted:
             saved = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
             net = method.build(tiny())
-            optimizer = method.optimizer(net, len(x))
+            optimizer = method.build_optimizer(net, len(x))
             net.load_state_dict(saved[0])
             optimizer.load_state_dict(saved[1])
         torch.manual_seed(4)
@@ -141,7 +141,7 @@ def test_training_goes_on_from_a_state_dict_as_if_it_had_never_stopped(name):
 def test_the_engine_carries_out_the_step(name):
     method, (x, y) = quick(name, **({"train_samples": 1} if name in NATURAL else {})), problem()
     net = method.build(tiny())
-    optimizer = method.optimizer(net, len(x))
+    optimizer = method.build_optimizer(net, len(x))
     calls = []
 
     def backward(loss):
@@ -211,16 +211,38 @@ def test_a_subclass_restates_a_default_and_keeps_help_and_limits():
         ("vogm", {}, r"method is 'vogm'; allowed: baseline, .*ensemble\. Did you mean 'vogn'\?"),
         ("xyz", {}, r"method is 'xyz'; allowed: [^?]*ensemble\.$"),
         ("ksn", {"detla": 0.5}, r"detla is no option of method 'ksn'; allowed: lr, .*Did you mean 'delta'\?"),
-        ("fksn", {"kl": 1.0}, "kl is no option of method 'fksn'; allowed: lr, delta"),  # which it would ignore
+        (
+            "fksn",
+            {"kl": 1.0},
+            "kl is no option of method 'fksn'; allowed: lr, optimizer, .*delta",
+        ),
+        ("ksn", {"budget": 0.3, "delta": 0.5}, r"delta is 0.5 with budget 0.3, which decides all ranks: leave one"),
+        ("fksn", {"budget": 0.3, "ranks": "fc.*=3"}, r"ranks is 'fc.\*=3' with budget 0.3, which decides all ranks"),
+        ("ksn", {"allocation": "erly"}, r"allocation is 'erly'; allowed: early, .*Did you mean 'early'\?"),
+        ("ksn", {"ranks": "fc.weight"}, "ranks is 'fc.weight', where 'fc.weight' is no rank; write names and numbers"),
+        ("ksn", {"over": "seeds"}, "over is 'seeds'; allowed: weights, factors, channels"),
+        (
+            "bnn",
+            {"sigma": 0.1, "rho_offset": -3.0},
+            "rho_offset is -3.0 with sigma 0.1, which says where rho",
+        ),
         ("ksn", {"min_rank": 1.5}, "min_rank is 1.5; it must be of type int: a floor"),
         ("bnn", {"kl": [1]}, r"kl is \[1\]; it must be of type str or float"),
         ("bnn", {"lr": True}, "lr is True; it must be of type float"),
-        ("ksn", {"lr": float("nan")}, r"lr is nan; allowed: 0 < lr \(the learning rate\)"),
+        ("ksn", {"lr": float("nan")}, r"lr is nan; allowed: 0 < lr <= 1000000 \(the learning rate\)"),
+        ("ksn", {"lr": float("inf")}, r"lr is inf; allowed: 0 < lr"),
+        ("ksn", {"lr": 10**400}, r"lr is 1000\d+\.\.\.\d+; allowed: 0 < lr"),
+        ("ksn", {"lr": 10**5000}, r"lr is a int that is too long to print; allowed: 0 < lr"),
+        ("ksn", {"rho_offset": float("nan")}, r"rho_offset is nan; allowed: -80 <= rho_offset <= 80"),
+        ("bnn", {"kl": "inf"}, r"kl is 'inf'; allowed: automatic"),
+        ("bnn", {"kl_warmup": 10**20}, r"kl_warmup is 1\d+; allowed: 0 <= kl_warmup <= 2147483647"),
+        ("vogn", {"train_samples": [[[[[[[["deep"]]]]]]]] * 100}, r"train_samples is \[\[.{,200}; it must be of type"),
+        ("ksn", {"name": "another"}, "name is no option of method 'ksn'"),
         ("dropout", {"rate": 1.0}, "rate is 1.0; allowed: 0 < rate < 1"),
         ("ksn", {"init": "modle"}, r"init is 'modle'; allowed: model, glorot .*Did you mean 'model'\?"),
         ("bnn", {"kl": "unifrom"}, "kl is 'unifrom'; allowed: automatic, uniform, blundell, a number with 0 <= kl"),
         ("ksn", {"kl": "-1"}, "kl is '-1'; allowed: automatic"),
-        ("bnn", {"prior": 0}, "prior is 0; allowed: paper, blundell, a number with 0 < prior"),
+        ("bnn", {"prior": 0}, "prior is 0; allowed: paper, blundell, a number with 1e-06 <= prior <= 1000000"),
     ],
 )
 def test_what_can_not_be_is_refused_by_name_with_what_is_allowed(name, options, message):
@@ -256,8 +278,8 @@ def test_members_start_differently_and_train_as_if_alone():
     assert same(values(net[0]), values(model))
     assert len({member[0].weight.sum(0).flatten()[0].item() for member in net}) == 3
     singles = [alone.build(member) for member in net]
-    optimizer = together.optimizer(net, len(x))
-    optimizers = [alone.optimizer(single, len(x)) for single in singles]
+    optimizer = together.build_optimizer(net, len(x))
+    optimizers = [alone.build_optimizer(single, len(x)) for single in singles]
     for i in range(5):
         terms = steps(together, net, optimizer, x, y, 1, i)[0]
         parts = [steps(alone, s, o, x, y, 1, i)[0] for s, o in zip(singles, optimizers, strict=True)]
@@ -292,12 +314,34 @@ def test_variational_options_reach_the_objective():
     assert by_name == pytest.approx({"automatic": 0.25, "uniform": 1.0, "blundell": 2 * 2 / 3})
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "same", "label"),
+    [
+        ("ksn", {"budget": 0.6}, {"budget": 0.6}, "KSN-E budget 0.6"),
+        ("ksn", {"budget": 0.6, "allocation": "uniform", "over": "factors"}, {}, "KSN-E factors budget 0.6"),
+        ("ksn", {"ranks": "0.*=3, 2.weight=2", "sigma": 0.1}, {"ranks": {"0.*": 3, "2.weight": 2}}, "KSN-E own ranks"),
+        ("ksn", {"over": "channels", "sigma": 0.02}, {}, "KSN-E channels δ=0.25"),
+        ("fksn", {"budget": 0.6, "allocation": "spectrum"}, {"fixed": True}, "FKSN budget 0.6"),
+        ("bnn", {"sigma": 0.1}, {}, "BNN-E"),
+    ],
+)
+def test_sizes_and_sigmas_go_to_germinate_as_they_are(name, options, same, label):
+    model, method = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 8)), ks.methods.make(name, **options)
+    convert = ks.bayesianize if name == "bnn" else ks.germinate
+    expected = convert(model, **{**options, **same}).state_dict()
+    built = method.build(model).state_dict()
+    assert list(built) == list(expected)
+    for key, value in built.items():
+        assert torch.equal(value, expected[key])
+    assert method.label(ensemble=True) == label
+
+
 def test_the_objective_is_built_once_and_not_at_every_step(monkeypatch):
     built = []
     monkeypatch.setattr(variational, "ELBO", lambda *given: built.append(given) or ks.ELBO(*given))
     method, (x, y) = methods.make("ksn", lr=0.0123), problem()
     net = method.build(tiny())
-    steps(method, net, method.optimizer(net, len(x)), x, y, 3)
+    steps(method, net, method.build_optimizer(net, len(x)), x, y, 3)
     assert len(built) == 1
 
 
@@ -392,7 +436,7 @@ def test_the_mean_field_optimum_of_linear_regression(name):
 def test_the_posterior_is_what_the_optimizer_says(name):
     method, (x, y) = quick(name), problem()
     net = method.build(tiny())
-    optimizer = method.optimizer(net, len(x))
+    optimizer = method.build_optimizer(net, len(x))
     for count in (0, 4):
         steps(method, net, optimizer, x, y, count)
         posterior = method.posterior(net, optimizer)
@@ -441,7 +485,7 @@ def test_a_step_that_raises_leaves_the_mean_and_no_trace(name):
     for fails in (False, True):
         torch.manual_seed(3)
         net = method.build(Breaks())
-        optimizer = method.optimizer(net, len(x))
+        optimizer = method.build_optimizer(net, len(x))
         steps(method, net, optimizer, x, y, 2)
         before = values(net)
         if fails:
@@ -475,7 +519,7 @@ class Odd(nn.Module):
 def test_frozen_unused_and_single_parameters_are_no_trap(name):
     method, (x, y), model = quick(name), problem(), Odd()
     net = method.build(model)
-    optimizer = method.optimizer(net, len(x))
+    optimizer = method.build_optimizer(net, len(x))
     start = nll(net, x, y)
     seen = []
     net.frozen.register_forward_hook(lambda layer, inputs, output: seen.append(layer.weight.detach().clone()))
@@ -492,7 +536,7 @@ def test_frozen_unused_and_single_parameters_are_no_trap(name):
 def test_ivon_takes_gradients_as_the_engine_leaves_them():
     method, (x, y) = quick("ivon", train_samples=2), problem()
     net = method.build(tiny())
-    optimizer = method.optimizer(net, len(x))
+    optimizer = method.build_optimizer(net, len(x))
 
     def clip():
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
@@ -593,9 +637,9 @@ def test_steps_say_what_they_need():
     net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (torch.randn(3, 4), torch.tensor([0, 1, 0]))
     vogn, ivon = methods.make("vogn"), methods.make("ivon")
     with pytest.raises(TypeError, match='x is a dict; method "vogn" splits it into rows: give one tensor'):
-        vogn.step(net, vogn.optimizer(net, 3), {"x": x}, y, Moment(0, 3))
+        vogn.step(net, vogn.build_optimizer(net, 3), {"x": x}, y, Moment(0, 3))
     with pytest.raises(ValueError, match=r'step is None; method "ivon" needs the training step, .*Moment\(step'):
-        ivon.step(net, ivon.optimizer(net, 3), x, y, Moment(None, 3))
+        ivon.step(net, ivon.build_optimizer(net, 3), x, y, Moment(None, 3))
 
 
 def test_a_vogn_step_is_made_of_these_moments():
@@ -604,7 +648,7 @@ def test_a_vogn_step_is_made_of_these_moments():
     net, x, N = normalised(), x.double(), 50
     loss, means, squares = by_hand(net, x, y)
     start = [p.detach().clone() for p in net.parameters()]
-    optimizer = method.optimizer(net, N)
+    optimizer = method.build_optimizer(net, N)
     terms = method.step(net, optimizer, x, y, Moment(0, N))
     assert terms.loss.item() == pytest.approx(loss, rel=1e-5)
     P0 = 1 + 1e14
@@ -620,7 +664,7 @@ def test_running_statistics_move_once_a_draw():
     net, x = normalised(), x.double()
     before = values(net)
     h = net.conv(x).detach()
-    optimizer = method.optimizer(net, 50)
+    optimizer = method.build_optimizer(net, 50)
     method.step(net, optimizer, x, y, Moment(0, 50))
     assert int(net.bn.num_batches_tracked) == int(net.flat_bn.num_batches_tracked) == 3
     torch.testing.assert_close(net.bn.running_mean, (1 - 0.9**3) * h.mean((0, 2, 3)), rtol=1e-5, atol=1e-7)
@@ -671,7 +715,7 @@ def accuracies(digits, name, **options):
     )
     method = methods.make(name, **{**FAIR[name], **options})
     net = method.build(model)
-    optimizer = method.optimizer(net, len(digits.train))
+    optimizer = method.build_optimizer(net, len(digits.train))
     rates = [group["lr"] for group in optimizer.param_groups]
     batches = data.Batches(digits.train, digits.mean, digits.std, 32, shuffle=True)
     total = EPOCHS * len(batches)
@@ -713,7 +757,7 @@ def test_a_step_leaves_no_memory_behind(name):
     """A million weights are 4 MB; a step that kept any tensor of that size would hold 80 MB after twenty."""
     method = methods.make(name, **({"train_samples": 1} if name == "vadam" else {}))
     net = method.build(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Dropout(0.0), nn.Linear(1000, 10)))
-    optimizer = method.optimizer(net, 100)
+    optimizer = method.build_optimizer(net, 100)
     x, y = torch.randn(4, 1000), torch.arange(4)
 
     def resident():

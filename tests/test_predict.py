@@ -4,6 +4,7 @@ import inspect
 import itertools
 import sys
 import typing
+import weakref
 from collections import namedtuple
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 import kernelseed as ks
+from kernelseed.core import prediction
 from kernelseed.core.prediction import predict
 from kernelseed.core.seeds import generator_for
 
@@ -278,6 +280,94 @@ def test_an_empty_tensor_has_an_empty_prediction():
         assert p.entropy.shape == p.label.shape == p.mutual_information.shape == (0,)
 
 
+# --- more draws than are held at once --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+    monkeypatch.setattr(prediction, "DRAWS_AT_ONCE", 3)
+
+
+MANY = {
+    "bayesian": (bayesian, X, {}),
+    "dropout": (dropping, X, {}),
+    "ensemble": (lambda: [bayesian(), dropping(), mlp(3, 6, 4)], X, {}),
+    "a loader": (bayesian, DataLoader(TensorDataset(X, LABELS), batch_size=5), {}),
+    "regression": (bayesian, X, {"likelihood": ks.likelihoods.Gaussian("output")}),
+    "update_bn": (images, IMAGES, {"update_bn": IMAGES + 1}),
+    "update_bn of a loader": (images, IMAGES, {"update_bn": DataLoader(IMAGES + 1, batch_size=23)}),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_draws_a_few_at_a_time_give_the_same_prediction(kind, monkeypatch):
+    make, data, options = MANY[kind]
+    net = make()
+    whole = ks.predict(net, data, samples=11, **options)
+    monkeypatch.setattr(prediction, "DRAWS_AT_ONCE", 3)
+    streamed = ks.predict(net, data, samples=11, **options)
+    for name, value in vars(whole).items():
+        assert getattr(streamed, name).dtype == value.dtype == torch.float32
+        torch.testing.assert_close(getattr(streamed, name), value, rtol=2e-6, atol=1e-7)
+
+
+def test_only_a_few_draws_are_held_however_many_there_are(few_at_once, monkeypatch):
+    net, held, most = bayesian(), weakref.WeakSet(), []
+    weights_only = ks.Draw.weights_only
+
+    def counted(self):
+        draw = weights_only(self)
+        held.add(draw)
+        most.append(len(held))
+        return draw
+
+    monkeypatch.setattr(ks.Draw, "weights_only", counted)
+    ks.predict(net, X, samples=40)
+    assert len(most) == 40
+    assert max(most) <= 3 + 2  # the one that was looked ahead at, and the one that is being made
+
+
+def test_the_default_goes_over_the_data_once():
+    passes = []
+
+    class Loader:
+        def __iter__(self):
+            passes.append(1)
+            return iter([X])
+
+    ks.predict(bayesian(), Loader(), update_bn=[X])
+    assert len(passes) == 1
+
+
+@pytest.mark.parametrize("name", ["data", "update_bn"])
+def test_many_draws_do_not_fit_data_that_is_there_once(few_at_once, name):
+    given = {"data": IMAGES, name: iter([IMAGES])}
+    with pytest.raises(ks.errors.ArgumentError, match=rf"^{name} is a list_iterator.*once only.*fewer samples\.$"):
+        ks.predict(images(), samples=4, **given)
+    ks.predict(images(), samples=3, **{**given, name: iter([IMAGES])})
+
+
+SHUFFLED = {
+    "rows": lambda number: [X.roll(number, 0)],
+    "batches": lambda number: X.split(4)[number:] + X.split(4)[:number],
+    "fewer": lambda number: X[: 24 - 6 * number].split(6),
+    "more": lambda number: X[: 12 + 6 * number].split(6),
+}
+
+
+@pytest.mark.parametrize("kind", SHUFFLED)
+def test_many_draws_are_not_averaged_over_rows_that_changed_places(few_at_once, kind):
+    class Loader:
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return iter(SHUFFLED[kind](self.passes))
+
+    with pytest.raises(ks.errors.ArgumentError, match=r"data differs from one pass to the next.*without shuffling"):
+        ks.predict(bayesian(), Loader(), samples=4)
+
+
 # --- nothing left behind ---------------------------------------------------------------------------------------
 
 
@@ -437,6 +527,15 @@ def test_a_tensor_for_update_bn_is_cut_into_batches_of_nearly_the_same_size():
     plain, train = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)), torch.randn(13, 3)
     p = ks.predict(plain, X, update_bn=train, batch_size=6)
     same(p, ks.predict(plain, X, update_bn=[train[:5], train[5:9], train[9:]]))
+
+
+def test_one_row_left_over_for_update_bn_is_left_out():
+    plain, train = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)), torch.randn(9, 3)
+    loader = DataLoader(train, batch_size=4)
+    same(ks.predict(plain, X, update_bn=loader), ks.predict(plain, X, update_bn=train[:8], batch_size=4))
+    with pytest.raises(ks.errors.ArgumentError, match="update_bn has batches of one example"):
+        ks.predict(plain, X, update_bn=train.split(1))
+    assert plain[0].momentum == 0.1
 
 
 def test_update_bn_of_dropout_networks_averages_over_masks():

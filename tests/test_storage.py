@@ -271,8 +271,11 @@ def test_a_missing_file_is_named(name, saved):
     ("text", "message"),
     [
         ("{", "is not readable JSON"),
-        ("\udcff", "is not readable JSON"),
+        ("\udcff", "is not readable text"),
         ("[" * 100_000, "is not readable JSON"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c' is there twice"),
+        ('{"a": ' + "9" * 5000 + "}", "is not readable JSON"),
+        (" " * 9_000_000 + "{}", "has more than 8,388,608 bytes"),
         ("[]", "holds a list, not an object"),
         ("{}", "describes no network"),
         ('{"network": {}}', "does not describe a network that can be built"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from kernelseed import BayesianModule
 from kernelseed.cli.app import app
 from kernelseed.training import trainer
 
@@ -19,6 +20,8 @@ class Recorded(trainer.Training):
 
     def on_fit_start(self):
         self.seen = {"start": self.weights(), "draws": []}
+        if not isinstance(self.net, BayesianModule):  # the plain phase of a run
+            return
         draw = self.net.draw
 
         def recorded_draw():
@@ -33,7 +36,7 @@ class Recorded(trainer.Training):
             self.seen["gradients"] = {name: p.grad.clone() for name, p in self.net.named_parameters()}
 
     def on_train_end(self):
-        del self.net.draw
+        vars(self.net).pop("draw", None)
         torch.save({**self.seen, "end": self.weights()}, FOLDER / f"{self.global_rank}.pt")
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import warnings
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from kernelseed import __version__
 from kernelseed.cli import data_commands, reproduce_command, run_commands, train_commands
-from kernelseed.cli.show import complain
+from kernelseed.cli.show import complain, literal
+from kernelseed.core import printable
 from kernelseed.errors import KernelseedError
 
 app = typer.Typer(
@@ -53,14 +54,18 @@ def common_options(
 
 def main() -> None:
     """Run the command. What a user can put right is one line on stderr; any other error shows its traceback."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message)}\n"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal has a δ
     state = {"debug": False}
     try:
         app(prog_name="kernelseed", obj=state)
     except KernelseedError as error:
         if state["debug"]:
             raise
-        complain(escape(" ".join(str(error).split())))
+        line = " ".join(str(error).split())
+        complain(literal(line if len(line) < 1000 else f"{line[:700]} ... {line[-200:]}"))
         sys.exit(2)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is not None or state["debug"]:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from kernelseed import data
-from kernelseed.cli.show import console, print_json
+from kernelseed.cli.show import console, literal, print_json
 
 app = typer.Typer(help="List data sets, or fetch one.", no_args_is_help=True)
 DataDir = Annotated[
@@ -26,7 +26,8 @@ def list_command(data_dir: DataDir = None, json: Json = False) -> None:
         return print_json([vars(entry) for entry in found])
     table = Table("Name", "What it is", "Where")
     for entry in found:
-        table.add_row(entry.name, entry.description, entry.where or "[dim]not here: kernelseed data get[/]")
+        where = literal(entry.where) if entry.where else "[dim]not here: kernelseed data get[/]"
+        table.add_row(entry.name, entry.description, where)
     table.add_row("folder:PATH", "images of your own, a folder a class", "")
     console.print(table)
 
@@ -37,4 +38,5 @@ def get_command(
 ) -> None:
     """Fetch a data set from its official address, with its checksum."""
     paths = data.fetch(name, data_dir)
-    console.print(f"{name}: ready" + (f" in {paths[0].parent}" if paths else " (comes with scikit-learn)"))
+    where = f"in {literal(paths[0].parent)}" if paths else "(comes with scikit-learn)"
+    console.print(f"{literal(name)}: ready {where}")

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import rich.table
 import typer
-from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
-from kernelseed.cli.show import console, narrow_table, print_json, say
+from kernelseed.cli.show import console, literal, narrow_table, print_json, say
 from kernelseed.core import make_folder, write_text
 from kernelseed.errors import MissingPackageError
 from kernelseed.reproduction import (
@@ -83,7 +82,7 @@ def reproduce(
     try:
         found = run_plan(
             plan, out, results=results, data_dir=data_dir, progress=not (quiet or json),
-            tell=(lambda line: None) if quiet else (lambda line: say(f"[bold]{escape(line)}[/]")),
+            tell=(lambda line: None) if quiet else (lambda line: say(f"[bold]{literal(line)}[/]")),
             keep=lambda found: _write(paper_table(data, found), out / plan.folder),
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -96,7 +95,7 @@ def reproduce(
         return print_json(found)
     _print(paper_table(data, found))
     for path in (*(out / plan.folder / name for name in TABLES), *figures):
-        console.print(f"Wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+        console.print(f"Wrote [bold]{literal(path)}[/]", soft_wrap=True)
 
 
 def _write(shown: Table, folder: Path) -> None:
@@ -112,7 +111,7 @@ def _print(shown: Table) -> None:
     for title, lines in ((shown.title, shown.lines), (OWN_DEFAULTS, shown.own_lines)):
         console.print(_rich_table(title, lines))
     for note in (*shown.remarks, "The paper's number is below ours. " + MARKS, *shown.notes):
-        console.print(f"· {escape(note)}", highlight=False)
+        console.print(f"· {literal(note)}", highlight=False)
 
 
 def _rich_table(title: str, lines: list[Line]) -> rich.table.Table:
@@ -128,5 +127,5 @@ def _figure(plan: Plan, out: Path, results: Path | None) -> list[Path]:
     try:
         return write_figure(draw_figure(found), out / plan.variant / "figure-3")
     except MissingPackageError as error:
-        say(f"no figure: {escape(str(error))}")
+        say(f"no figure: {literal(error)}")
         return []

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from kernelseed import report
 from kernelseed.cli.data_commands import DataDir, Json
 from kernelseed.cli.options import ModelAgain, TrustModel, own_model
-from kernelseed.cli.show import comparison, console, megas, narrow_table, print_json, say
+from kernelseed.cli.show import comparison, console, literal, megas, narrow_table, print_json, say
+from kernelseed.core import cell
 from kernelseed.errors import PathExistsError
 from kernelseed.training import classify, describe_run, evaluate, write_csv
 
@@ -37,12 +37,12 @@ def evaluate_command(
     found = evaluate(run, samples, update_bn, temperature, ood, data_dir, **own_model(model, trust_model))
     if json:
         return print_json(found)
-    console.print(comparison([found], escape(f"{found['config']['data']}: {run}")))
+    console.print(comparison([found], literal(f"{found['config']['data']}: {run}")))
     for way, shift in found.get("ood", {}).items():
         if way != "name":
             console.print(
-                f"{found['labels'][way]} against {escape(str(ood))}: AUROC {shift['auroc_entropy']:.4f} by entropy, "
-                f"{shift['auroc_mutual_information']:.4f} by mutual information"
+                f"{literal(found['labels'][way])} against {literal(ood)}: AUROC {shift['auroc_entropy']:.4f} by "
+                f"entropy, {shift['auroc_mutual_information']:.4f} by mutual information"
             )
 
 
@@ -71,13 +71,13 @@ def predict_command(
         return print_json(found)
     rows = found["predictions"]
     if out is None:
-        table = Table(*rows[0])
+        table = Table(*(Column(heading, overflow="fold") for heading in rows[0]))
         for row in rows:
-            table.add_row(*(escape(str(value)) for value in row.values()))
+            table.add_row(*(literal(value) for value in row.values()))
         return console.print(table)
-    write_csv(out, rows)
+    write_csv(out, [{key: cell(value) for key, value in row.items()} for row in rows])
     abstained = "" if risk is None else f"; abstained from {sum(row['abstain'] for row in rows)}"
-    say(f"{len(rows)} predictions in {escape(str(out))}{abstained}")
+    say(f"{len(rows)} predictions in {literal(out)}{abstained}")
 
 
 def report_command(
@@ -88,7 +88,7 @@ def report_command(
 ) -> None:
     """One self-contained HTML page that compares runs."""
     page = write_report(runs, out, data_dir, overwrite)
-    console.print(f"Report: [bold]{escape(str(page))}[/]", soft_wrap=True)
+    console.print(f"Report: [bold]{literal(page)}[/]", soft_wrap=True)
 
 
 def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, overwrite: bool = False) -> Path:
@@ -106,11 +106,12 @@ def info_command(run: Run, model: ModelAgain = None, trust_model: TrustModel = F
         table = narrow_table(["Weight", "Shape", "Kind"], ["Rank", "Params", "RS", "mean σ"])
         for layer in found["layers"]:
             table.add_row(
-                layer["weight"], "×".join(map(str, layer["shape"])), layer["distribution"], str(layer["rank"] or ""),
+                literal(layer["weight"]), "×".join(map(str, layer["shape"])), literal(layer["distribution"]),
+                str(layer["rank"] or ""),
                 f"{layer['parameters']:,}", f"{layer['parameters'] / layer['weights']:.2f}",
                 "" if layer["sigma"] is None else f"{layer['sigma']:.4f}",
             )  # fmt: skip
         console.print(table)
     stored, counts = found["stored"], found["parameters"]
     plain = f", {stored / counts['plain']:.2f} of the plain network's {megas(counts['plain'])}" if counts else ""
-    console.print(f"{found['kind']} network: {stored:,} parameters{plain}")
+    console.print(f"{literal(found['kind'])} network: {stored:,} parameters{plain}")

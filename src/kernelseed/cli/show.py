@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from kernelseed.core import printable, to_json
 from kernelseed.metrics import METRICS
 
-console = Console()
-stderr = Console(stderr=True)
+console = Console(emoji=False)  # a class may be called :cat:
+stderr = Console(stderr=True, emoji=False)
+
+
+def literal(value: Any) -> str:
+    """Text that somebody else chose, to be printed as it is: none of it is markup or an escape code, none vanishes."""
+    return escape(printable(value))
 
 
 def complain(message: str) -> None:
@@ -29,7 +35,7 @@ def say(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """Plain JSON on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(to_json(value), end="")
 
 
 def megas(count: float) -> str:
@@ -61,7 +67,7 @@ def comparison(results: Sequence[dict[str, Any]], title: str) -> Table:
     for label, parameters, found in rows:
         shown = {key: metric.show(found[key]) for key, metric in METRICS.items()}
         cells = [f"[bold]{text}[/]" if text == best[key] else text for key, text in shown.items()]
-        table.add_row(label, megas(parameters["trained"]), f"{parameters['relative']:.2f}", *cells)
+        table.add_row(literal(label), megas(parameters["trained"]), f"{parameters['relative']:.2f}", *cells)
     return table
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.options import TrustModel, own_model, takes_settings
 from kernelseed.cli.run_commands import write_report
-from kernelseed.cli.show import comparison, complain, console, free_name, print_json, say
+from kernelseed.cli.show import comparison, complain, console, free_name, literal, print_json, say
 from kernelseed.models import agreed, is_path
-from kernelseed.training import Config, RunFolder, differences, overlay, read_settings
+from kernelseed.training import LOGGERS, Config, RunFolder, differences, overlay, read_settings
 
 DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {"delta": 0.25}}
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -28,18 +27,18 @@ def demo_command(
     from kernelseed.training import train
 
     out = free_name(out)
+    configs = [Config(data="digits", method=name, options=DEMO[name], width=16, epochs=epochs) for name in DEMO]
     results, folders = [], []
-    for number, (method, options) in enumerate(DEMO.items(), 1):
-        say(f"[bold]{number}/{len(DEMO)} {method}[/]")
-        config = Config(data="digits", method=method, options=options, width=16, epochs=epochs)
-        folders.append(out / method)
+    for number, config in enumerate(configs, 1):
+        say(f"[bold]{number}/{len(DEMO)} {config.method}[/]")
+        folders.append(out / config.method)
         results.append(train(config, folders[-1], progress=not json))
     page = write_report(folders, out / "report.html")
     if json:
         return print_json(results)
     console.print(comparison(results, f"digits, {epochs} epochs, ResNet-18 of width 16"))
     console.print("RS: parameters relative to the plain network. E: ten draws averaged; P: the posterior mean.")
-    console.print(f"Report: [bold]{escape(str(page))}[/]", soft_wrap=True)
+    console.print(f"Report: [bold]{literal(page)}[/]", soft_wrap=True)
 
 
 @takes_settings
@@ -50,7 +49,7 @@ def train_command(
     print_config: Annotated[bool, typer.Option("--print-config", help="Print what would run, and exit.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
     trust_model: TrustModel = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
+    logger: Annotated[str, typer.Option(help=f"Where curves go beside metrics.csv: {', '.join(LOGGERS)}.")] = "csv",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
@@ -66,26 +65,25 @@ def train_command(
         return print_json(chosen.as_json())
     assert out is not None
     own_model(given.get("model"), trust_model)
-    if is_path(chosen.model) and "model" not in given:  # a file says so, and nobody else
+    only_by_file = is_path(chosen.model) and "model" not in given
+    if only_by_file and not (resume and RunFolder(out).finished):  # whose result is all that is read
         agreed(chosen.model, trust_model, out if resume else config)
     from kernelseed.training import train
 
     try:
-        result = train(
-            chosen, out, resume=resume, data_dir=data_dir, tensorboard=tensorboard, progress=not (quiet or json)
-        )
+        result = train(chosen, out, resume=resume, data_dir=data_dir, logger=logger, progress=not (quiet or json))
     except KeyboardInterrupt:
         own = f" --model {chosen.model}" if is_path(chosen.model) else ""
-        complain(f"stopped; it goes on with: kernelseed train --resume --out {escape(str(out))}{own}")
+        complain(f"stopped; it goes on with: kernelseed train --resume --out {literal(out)}{literal(own)}")
         raise typer.Exit(130) from None
     if not result:  # another rank reports
         return
     if json:
         return print_json(result)
     title = f"{result['config']['data']}, {result['epochs']} epochs, {result['seconds']:.0f} s"
-    console.print(comparison([result], escape(title)))
-    name = escape(str(out))
-    console.print(f"Run: [bold]{name}[/]    next: kernelseed report {name} -o report.html", soft_wrap=True)
+    console.print(comparison([result], literal(title)))
+    run = literal(out)
+    console.print(f"Run: [bold]{run}[/]    next: kernelseed report {run} -o report.html", soft_wrap=True)
 
 
 def _chosen(given: dict[str, Any], file: Path | None, resumed: RunFolder | None) -> Config:
@@ -98,10 +96,10 @@ def _chosen(given: dict[str, Any], file: Path | None, resumed: RunFolder | None)
         below = overlay(below, read)
         won = ", ".join(_won(*one) for one in differences(read, given).items())
         if won:
-            say(f"the command line wins over {escape(str(file))}: {escape(won)}")
+            say(f"the command line wins over {literal(file)}: {literal(won)}")
     return Config.from_json(overlay(below, given))
 
 
-def _won(name: str, values: tuple[Any, Any]) -> str:
-    behind = ", which leaves its options behind" if name == "method" else ""
-    return f"--{name.replace('_', '-')} {values[1]} over {values[0]}{behind}"
+def _won(setting: str, values: tuple[Any, Any]) -> str:
+    behind = ", which leaves its options behind" if setting == "method" else ""
+    return f"--{setting.replace('_', '-')} {values[1]} over {values[0]}{behind}"

@@ -19,20 +19,26 @@ from kernelseed.core.files import (
     explained,
     lock_folder,
     make_folder,
+    parse_json,
     read_json,
+    read_text,
     remove_abandoned,
+    to_json,
     whole_folder,
     whole_or_nothing,
     write_json,
     write_text,
 )
 from kernelseed.core.likelihoods import Likelihood
+from kernelseed.core.memory import gigabytes, memory_limit
+from kernelseed.core.names import cell, printable, utf8_path
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
 from kernelseed.core.objective import ELBO, Terms, call
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
+from kernelseed.core.ranks import ALLOCATIONS
 from kernelseed.core.schedules import Moment, Schedule
 from kernelseed.core.seed_networks import germinate
 from kernelseed.core.seeds import derive_seed, generator_for
@@ -41,6 +47,7 @@ from kernelseed.core.twin import call_with
 from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
 
 __all__ = [
+    "ALLOCATIONS",
     "CHANNELWISE",
     "CONFIG",
     "ELBO",
@@ -72,6 +79,7 @@ __all__ = [
     "bayesianize",
     "call",
     "call_with",
+    "cell",
     "collapse",
     "convert",
     "derive_seed",
@@ -81,21 +89,28 @@ __all__ = [
     "factorise",
     "generator_for",
     "germinate",
+    "gigabytes",
     "inverse_softplus",
     "likelihoods",
     "load",
     "lock_folder",
     "make_draws",
     "make_folder",
+    "memory_limit",
+    "parse_json",
     "places",
     "predict",
+    "printable",
     "priors",
     "read_json",
+    "read_text",
     "read_weights",
     "remove_abandoned",
     "save",
     "schedules",
     "softplus",
+    "to_json",
+    "utf8_path",
     "whole_folder",
     "whole_or_nothing",
     "write_json",

@@ -213,8 +213,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def to_json(value: Any) -> str:
-    """Readable JSON."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """Readable JSON. Names of files that are no UTF-8 come back as they were."""
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    plain = all(character.isprintable() or character == "\n" for character in text)
+    return text if plain else json.dumps(value, indent=2) + "\n"
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -222,14 +224,52 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, to_json(value))
 
 
+def read_text(path: Path, most: int) -> str:
+    """The text of a file that anybody may have written, or an error that names it: of no more than so many bytes."""
+    try:
+        if not path.is_file():  # opening a pipe would wait for ever
+            reason = "is not a file" if path.exists() else "is missing"
+            raise StorageError(f"{path} {reason}; check the path, or give a folder that was written by kernelseed.")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise StorageError(f"{path} has more than {most:,} bytes; take another copy of it.")
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{path} is not readable text ({error}); take another copy of it.") from None
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{path} can't be read ({error.strerror}); take another copy of it.") from None
+
+
+MOST_JSON = 8 << 20  # bytes, of which the worst become 200 MB of objects
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an error that names the file."""
+    text = read_text(path, MOST_JSON)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StorageError(f"{path} is missing; give a folder that was written by kernelseed.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise StorageError(f"{path} is not readable JSON ({error}); take another copy of it.") from None
     if not isinstance(value, dict):
         raise StorageError(f"{path} holds a {type(value).__name__}, not an object; take another copy of it.")
     return value
+
+
+def parse_json(text: str) -> Any:
+    """A JSON value, or a ValueError; so is a key that is there twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_each_key_once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"{twice[:60]!r} is there twice")
+    return found

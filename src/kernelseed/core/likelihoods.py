@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelseed.core.distributions import at_least_float32, softplus
-from kernelseed.core.predictive import Classification, Regression
+from kernelseed.core.predictive import Classification, Regression, require_alike
 from kernelseed.errors import ArgumentError, ArgumentTypeError, NonFiniteOutputError
 from kernelseed.fast import LOG_SQRT_2PI
 
@@ -106,7 +106,7 @@ class Categorical(Likelihood[Classification]):
 
     def predictive(self, outputs: list[Any]) -> Classification:
         """Softmax once, then the average."""
-        return Classification.from_draws(torch.stack([self.read(o) for o in outputs]).softmax(2))
+        return Classification.from_draws(_stacked([self.read(o) for o in outputs]).softmax(2))
 
 
 class Gaussian(Likelihood[Regression]):
@@ -156,8 +156,14 @@ class Gaussian(Likelihood[Regression]):
     def predictive(self, outputs: list[Any]) -> Regression:
         """The draws' average, their spread and their noise."""
         means, stds = zip(*map(self.split, outputs), strict=True)
-        mean = torch.stack(means).mean(0)
-        return Regression(mean, (torch.stack(means) - mean).square().mean(0), torch.stack(stds).square().mean(0))
+        mean = _stacked(means).mean(0)
+        return Regression(mean, (_stacked(means) - mean).square().mean(0), _stacked(stds).square().mean(0))
+
+
+def _stacked(outputs: Sequence[Tensor]) -> Tensor:
+    for output in outputs:
+        require_alike(outputs[0], output)
+    return torch.stack(tuple(outputs))
 
 
 def can_look_at(tensor: Tensor) -> bool:

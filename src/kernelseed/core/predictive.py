@@ -9,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from kernelseed.errors import ArgumentError
+
 P = TypeVar("P", bound="Classification | Regression")
 
 
@@ -32,6 +34,15 @@ class Classification:
         """From the probabilities of each draw, (draws, N, classes, ...)."""
         mean = probs.mean(0)
         return cls(mean, entropy(probs, 2).mean(0), (probs - mean).square().mean(0))
+
+    def merged(self, other: Classification, share: float) -> Classification:
+        """The average over the draws of both, where `share` of all draws are the other's."""
+        require_alike(self.probs, other.probs)
+        return Classification(
+            self.probs.lerp(other.probs, share),
+            self.expected_entropy.lerp(other.expected_entropy, share),
+            _merged_variance(self.variance, other.variance, other.probs - self.probs, share),
+        )
 
     @property
     def label(self) -> Tensor:
@@ -64,6 +75,15 @@ class Regression:
     aleatoric: Tensor
     """The noise variance, averaged over the draws, which more data would not reduce."""
 
+    def merged(self, other: Regression, share: float) -> Regression:
+        """The average over the draws of both, where `share` of all draws are the other's."""
+        require_alike(self.mean, other.mean)
+        return Regression(
+            self.mean.lerp(other.mean, share),
+            _merged_variance(self.epistemic, other.epistemic, other.mean - self.mean, share),
+            self.aleatoric.lerp(other.aleatoric, share),
+        )
+
     @property
     def variance(self) -> Tensor:
         """The total predictive variance."""
@@ -75,7 +95,26 @@ class Regression:
         return self.variance.sqrt()
 
 
+def require_alike(one: Tensor, other: Tensor) -> None:
+    """An error unless two networks say the same number of things about the same examples."""
+    if one.shape != other.shape:
+        raise ArgumentError(
+            f"the networks' outputs have shapes {tuple(one.shape)} and {tuple(other.shape)}; only those of the same "
+            "classes can be averaged: predict with each apart."
+        )
+
+
+def _merged_variance(one: Tensor, other: Tensor, between: Tensor, share: float) -> Tensor:
+    """The variance within each of two sets of draws, and the one between their means (Chan et al., 1979)."""
+    return one.lerp(other, share) + share * (1 - share) * between.square()
+
+
 def concatenate(parts: Sequence[P]) -> P:
     """Join the predictions of consecutive batches into one."""
     first = parts[0]
     return type(first)(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(first)))
+
+
+def converted(prediction: P, like: torch.dtype | torch.device) -> P:
+    """The same in another precision or on another device."""
+    return type(prediction)(*(getattr(prediction, f.name).to(like) for f in fields(prediction)))

@@ -17,6 +17,7 @@ from kernelseed.errors import DataError
 _REMEDY = "delete it and load again."
 _CIFAR_SHAPE = (3, 32, 32)
 _RECORDS_AT_ONCE = 10_000
+_MOST_VALUES = 1 << 30
 
 
 def read_idx(paths: Sequence[Path], classes: int) -> Split:
@@ -33,20 +34,25 @@ def read_idx(paths: Sequence[Path], classes: int) -> Split:
 
 
 def _idx_array(path: Path, dimensions: int) -> np.ndarray:
-    try:
-        with gzip.open(path, "rb") as file:
-            content = bytearray(file.read())  # writable, as torch.from_numpy wants it
-    except (EOFError, zlib.error, OSError) as error:
-        raise DataError(f"{path} can't be unzipped ({error}); {_REMEDY}") from error
     # Two zero bytes, the type (8: unsigned byte), the number of dimensions; then each dimension, big-endian.
     start = 4 + 4 * dimensions
-    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
-        raise DataError(f"{path} is not an idx file of bytes in {dimensions} dimensions; {_REMEDY}")
-    shape = tuple(int(extent) for extent in np.frombuffer(content, ">u4", dimensions, offset=4))
-    values = np.frombuffer(content, np.uint8, offset=start)
-    if values.size != math.prod(shape):
-        raise DataError(f"{path} has {values.size} values; its head promises {shape}: {_REMEDY}")
-    return values.reshape(shape)
+    try:
+        with gzip.open(path, "rb") as file:
+            head = file.read(start)
+            if head[:4] != bytes([0, 0, 8, dimensions]) or len(head) < start:
+                raise DataError(f"{path} is not an idx file of bytes in {dimensions} dimensions; {_REMEDY}")
+            shape = tuple(int(extent) for extent in np.frombuffer(head, ">u4", dimensions, offset=4))
+            promised = math.prod(shape)
+            if promised > _MOST_VALUES:
+                raise DataError(f"{path} promises {shape} values in its head; {_MOST_VALUES:,} are known: {_REMEDY}")
+            # No more than promised, as a few bytes unzip to anything; writable, as torch.from_numpy wants it.
+            content = bytearray(file.read(promised + 1))
+    except (EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{path} can't be unzipped ({error}); {_REMEDY}") from error
+    if len(content) != promised:
+        count = "more" if len(content) > promised else len(content)
+        raise DataError(f"{path} has {count} values; its head promises {shape}: {_REMEDY}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def cifar_record_bytes(label_bytes: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kernelseed.data.dataset import Split, stratified_split
-from kernelseed.data.images import SUFFIXES, ImageOptions, decode
+from kernelseed.data.images import SUFFIXES, ImageOptions, decode, require_memory
 from kernelseed.errors import DataError
 
 _TEST_FRACTION = 0.2
@@ -104,7 +104,8 @@ def _read(listings: Sequence[_Listing], options: ImageOptions) -> list[Split]:
     """A split for each listing, all of one shape."""
     images: dict[Path, np.ndarray] = {}
     unreadable: list[Path] = []
-    for path in (path for listing in listings for path in listing.paths):
+    paths = [path for listing in listings for path in listing.paths]
+    for path in paths:
         try:
             image = decode(path, options)
         except DataError:
@@ -120,6 +121,7 @@ def _read(listings: Sequence[_Listing], options: ImageOptions) -> list[Split]:
                     f"all must be alike: give size, such as size={min(known.shape[1:])}."
                 )
         images[path] = image
+        require_memory(len(images), len(paths), image)
     if unreadable:
         total = len(unreadable) + len(images)
         warnings.warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.data.optional import require
 from kernelseed.errors import ArgumentError, DataError
 
@@ -61,7 +63,10 @@ def read_images(
 ) -> torch.Tensor:
     """Single images as one uint8 tensor (N, C, H, W), resized and converted as asked."""
     options = ImageOptions(size, channels)
-    images = [decode(Path(path), options) for path in paths]
+    images = []
+    for path in paths:
+        images.append(decode(Path(path), options))
+        require_memory(len(images), len(paths), images[-1])
     shapes = {image.shape for image in images}
     if not shapes:
         raise ArgumentError("paths is empty; there must be at least one image: give its path.")
@@ -70,6 +75,15 @@ def read_images(
             f"the images have {len(shapes)} different shapes; in one tensor all are alike: give size= and channels=."
         )
     return torch.from_numpy(np.stack(images))
+
+
+def require_memory(read: int, count: int, image: np.ndarray) -> None:
+    """An error, at the first image, if so many of its size are more than there is memory for."""
+    if read == 1 and (size := 2 * 3 * count * math.prod(image.shape[1:])) > memory_limit():  # apart, then in one tensor
+        raise DataError(
+            f"{count:,} images of {image.shape[1]} x {image.shape[2]} take {gigabytes(size)}, and there is memory for "
+            f"{gigabytes(memory_limit())}; give size, such as size=64."
+        )
 
 
 def decode(path: Path, options: ImageOptions) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelseed.errors import ArgumentError
-from kernelseed.methods.method import Engine, Method
+from kernelseed.methods.method import Engine, GradientMethod, Method
 from kernelseed.methods.natural import IVON, VOGN, Vadam
 from kernelseed.methods.point import Baseline, Dropout, Ensemble
 from kernelseed.methods.settings import Setting, check_settings, did_you_mean, setting, settings_of
@@ -25,7 +25,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def make(name: str, **options: Any) -> Method:
+def make(name: str, /, **options: Any) -> Method:
     """A method by name. Options that are None keep the method's default.
 
     >>> make("ksn", delta=0.5).label(ensemble=True)
@@ -35,8 +35,11 @@ def make(name: str, **options: Any) -> Method:
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in allowed:
+            own = METHODS[name].is_optimizer and key in settings_of(GradientMethod)
+            why = ", which is an optimizer itself" if own else ""
             raise ArgumentError(
-                f"{key} is no option of method {name!r}; allowed: {', '.join(allowed)}.{did_you_mean(key, allowed)}"
+                f"{key} is no option of method {name!r}{why}; allowed: {', '.join(allowed)}."
+                f"{did_you_mean(key, allowed)}"
             )
     return METHODS[name](**given)
 
@@ -59,6 +62,7 @@ __all__ = [
     "Dropout",
     "Engine",
     "Ensemble",
+    "GradientMethod",
     "LastLayerKSN",
     "Method",
     "Setting",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelseed.core import Likelihood, Moment, Terms, call, likelihoods
+from kernelseed.errors import ArgumentError
 from kernelseed.methods.settings import check_settings, setting
 
 
@@ -35,14 +36,14 @@ class Method(ABC):
     >>> import kernelseed as ks
     >>> method = ks.methods.make("ksn", delta=0.5)
     >>> net = method.build(nn.Linear(20, 3))
-    >>> optimizer = method.optimizer(net, num_data=100)
+    >>> optimizer = method.build_optimizer(net, num_data=100)
     >>> x, y = torch.randn(8, 20), torch.randint(0, 3, (8,))
     >>> terms = method.step(net, optimizer, x, y, ks.schedules.Moment(0, 100))
     >>> ks.predict(method.posterior(net, optimizer), x, samples=4).probs.shape
     torch.Size([8, 3])
     """
 
-    lr: float = setting(1e-3, "the learning rate", above=0)
+    lr: float = setting(1e-3, "the learning rate", above=0, most=1_000_000)
 
     random: ClassVar[bool] = False
     """Whether prediction can average over draws."""
@@ -50,6 +51,8 @@ class Method(ABC):
     """Whether gradients are averaged over processes, so that many can train one network."""
     clips: ClassVar[bool] = True
     """Whether gradients can be clipped before they are used."""
+    is_optimizer: ClassVar[bool] = False
+    """Whether it keeps statistics of its own steps, so that another optimizer or an average has no place in it."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -58,13 +61,26 @@ class Method(ABC):
     def build(self, model: nn.Module) -> nn.Module:
         """The network to train, from a plain model that stays as it is."""
 
+    def build_again(self, model: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
+        """A network of the shapes that `build` gave for a model whose weights are gone; `ranks` are those it had."""
+        return self.build(model)
+
     @abstractmethod
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """What trains it."""
 
     @abstractmethod
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
         """One update from one minibatch; returns the terms of its loss."""
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether what it builds starts from the model's weights, so that a trained model is a better start."""
+        return True
+
+    def plain(self) -> Method | None:
+        """What can train the plain network first, before `build` takes it over; None where that means nothing."""
+        return None
 
     def posterior(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
         """The network to predict with, as `ks.predict` takes it; to most methods, the one that was trained."""
@@ -75,13 +91,48 @@ class Method(ABC):
         """The name in tables, of the average over draws or of the one network."""
 
 
+Groups = list[dict[str, Any]]
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method):
-    """Methods that are a loss: Adam does the rest."""
+    """Methods that are a loss: one of torch's optimizers does the rest, Adam as in the paper.
 
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
-        """Adam, as in the paper."""
-        return torch.optim.Adam(net.parameters(), lr=self.lr, fused=True)
+    Weight decay acts on every trained parameter, on biases, BatchNorm's and rhos too.
+    """
+
+    optimizer: str = setting("adam", "what takes the steps", choices=tuple(OPTIMIZERS))
+    weight_decay: float = setting(
+        0.0,
+        "decay of all trained parameters: decoupled in adamw, a part of the gradient in adam and sgd",
+        least=0,
+        most=1_000_000,
+    )
+    momentum: float = setting(0.0, "the momentum of sgd", least=0, below=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum and self.optimizer != "sgd":
+            raise ArgumentError(
+                f"momentum is {self.momentum} with optimizer {self.optimizer!r}, which has its own; take sgd, or do "
+                "without momentum."
+            )
+
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+        """The one that is named, over all parameters."""
+        settings = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
+        return OPTIMIZERS[self.optimizer](
+            self.groups(net), lr=self.lr, weight_decay=self.weight_decay, fused=True, **settings
+        )
+
+    def groups(self, net: nn.Module) -> Groups:
+        """The parameters, those that share a learning rate together."""
+        return [{"params": list(net.parameters())}]
 
     @abstractmethod
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
@@ -89,12 +140,33 @@ class GradientMethod(Method):
 
     def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
         """Zero, forward, backward, step."""
+        return self.accumulate(net, optimizer, [(x, y)], moment, engine)
+
+    def accumulate(
+        self, net: nn.Module, optimizer: Any, batches: Sequence[tuple[Any, Tensor]], moment: Moment, engine: Engine
+    ) -> Terms:
+        """One update from several minibatches; returns the terms of its loss.
+
+        The loss is the mean over all examples. A random method draws anew for each minibatch, so that the loss is an
+        average of evidence lower bounds; the KL is counted once.
+        """
         optimizer.zero_grad()
-        terms = self.terms(net, x, y, moment)
-        engine.backward(terms.loss)
+        total = sum(len(y) for _, y in batches)
+        parts = []
+        for x, y in batches:
+            terms = self.terms(net, x, y, moment)
+            share = len(y) / total
+            engine.backward(terms.loss * share if len(batches) > 1 else terms.loss)
+            parts.append((share, terms))
         engine.before_step()
         optimizer.step()
-        return terms
+        if len(parts) == 1:
+            return parts[0][1]
+        loss, nll, kl = (
+            torch.stack([share * getattr(terms, name).detach() for share, terms in parts]).sum()
+            for name in ("loss", "nll", "kl")
+        )
+        return Terms(loss, nll, kl, parts[0][1].kl_weight)
 
 
 def likelihood_terms(net: nn.Module, x: Any, y: Tensor, likelihood: Likelihood | None = None) -> Terms:

@@ -31,11 +31,12 @@ class NaturalGradient(Method):
     `init_std` is small, because a deep network learns nothing under large noise.
     """
 
-    prior_precision: float = setting(1.0, "1 / variance of the Gaussian prior", above=0)
-    init_std: float = setting(0.01, "the posterior's standard deviation at the start", above=0)
-    train_samples: int = setting(10, "draws in one training step", least=1)
+    prior_precision: float = setting(1.0, "1 / variance of the Gaussian prior", least=1e-12, most=10**12)
+    init_std: float = setting(0.01, "the posterior's standard deviation at the start", least=1e-12, most=1_000_000)
+    train_samples: int = setting(10, "draws in one training step", least=1, most=10_000)
     random: ClassVar[bool] = True
     distributed: ClassVar[bool] = False
+    is_optimizer: ClassVar[bool] = True
     title: ClassVar[str]
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -73,7 +74,7 @@ class Vadam(NaturalGradient):
     title: ClassVar[str] = "Vadam"
     clips: ClassVar[bool] = False
 
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters."""
         return optim.Vadam(
             net.parameters(),
@@ -108,7 +109,7 @@ class VOGN(NaturalGradient):
     title: ClassVar[str] = "VOGN"
     clips: ClassVar[bool] = False
 
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all parameters, with the momentum of the large-scale version."""
         init_precision = self.prior_precision + self.init_std**-2
         return optim.VOGN(
@@ -140,7 +141,7 @@ class IVON(NaturalGradient):
     train_samples: int = 1
     title: ClassVar[str] = "IVON"
 
-    def optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
+    def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """Over all that is trained, since it puts noise on whatever it is given; its weight decay is the prior's."""
         try:
             import ivon

@@ -61,7 +61,12 @@ class Dropout(Baseline):
 class Ensemble(GradientMethod):
     """A deep ensemble: plain networks from different starts, trained side by side on the same batches."""
 
-    members: int = setting(5, "how many networks the ensemble has", least=1)
+    members: int = setting(5, "how many networks the ensemble has", least=1, most=1000)
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Not so: members need different starts."""
+        return False
 
     def build(self, model: nn.Module) -> nn.Module:
         """The model as it is, and as many more with fresh weights as it takes."""

@@ -6,12 +6,17 @@ The checks of Python and of files are made from them, and so are the options of 
 from __future__ import annotations
 
 import difflib
+import reprlib
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from kernelseed.errors import ArgumentError, KernelseedError
+
+LARGEST_FLOAT = sys.float_info.max
+LARGEST_INT = 2**31 - 1
 
 
 def setting(
@@ -64,10 +69,12 @@ class Setting:
         kinds = (*self.kinds, int) if float in self.kinds else self.kinds
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in self.kinds)
-            raise error(f"{self.name} is {value!r}; it must be of type {names}: {self.help}.")
+            raise error(f"{self.name} is {shown(value)}; it must be of type {names}: {self.help}.")
         if self.allowed and value not in self.choices and not self._is_within(value):
             hint = did_you_mean(value, self.choices) if isinstance(value, str) else ""
-            raise error(f"{self.name} is {value!r}; allowed: {self.allowed} ({self.help}).{hint}")
+            raise error(f"{self.name} is {shown(value)}; allowed: {self.allowed} ({self.help}).{hint}")
+        if isinstance(value, (int, float)) and not -LARGEST_FLOAT <= value <= LARGEST_FLOAT:  # NaN is not either
+            raise error(f"{self.name} is {shown(value)}; it must be a finite number: {self.help}.")
 
     def _is_within(self, value: Any) -> bool:
         if float in self.kinds and isinstance(value, str):  # a number where words are allowed too
@@ -78,7 +85,8 @@ class Setting:
         if isinstance(value, str):
             return False
         return (  # written so that NaN is not within
-            (self.above is None or value > self.above)
+            -LARGEST_FLOAT <= value <= LARGEST_FLOAT
+            and (self.above is None or value > self.above)
             and (self.least is None or value >= self.least)
             and (self.below is None or value < self.below)
             and (self.most is None or value <= self.most)
@@ -88,13 +96,29 @@ class Setting:
 def settings_of(cls: type) -> dict[str, Setting]:
     """The settings of a dataclass, by name."""
     hints = get_type_hints(cls)
-    return {f.name: Setting(f.name, _kinds(hints[f.name]), f.default, **_stated(cls, f.name)) for f in fields(cls)}
+    found = {}
+    for f in fields(cls):
+        kinds, stated = _kinds(hints[f.name]), _stated(cls, f.name)
+        if int in kinds and stated.get("below") is None and stated.get("most") is None:
+            stated["most"] = LARGEST_INT
+        found[f.name] = Setting(f.name, kinds, f.default, **stated)
+    return found
 
 
 def check_settings(value: Any, error: type[KernelseedError] = ArgumentError) -> None:
     """Check every field of a dataclass instance."""
     for name, known in settings_of(type(value)).items():
         known.check(getattr(value, name), error)
+
+
+def shown(value: Any) -> str:
+    """A value for an error; it may come from a file, and be of any length."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 80
+    try:
+        return short.repr(value)
+    except ValueError:  # Python does not write an int of thousands of digits
+        return f"a {type(value).__name__} that is too long to print"
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:

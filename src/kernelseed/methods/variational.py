@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from glob import escape
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from kernelseed.core import (
+    ALLOCATIONS,
     ELBO,
     INITS,
     BayesianModule,
@@ -23,8 +26,10 @@ from kernelseed.core import (
     priors,
     schedules,
 )
-from kernelseed.methods.method import GradientMethod, Method, likelihood_terms
-from kernelseed.methods.settings import setting
+from kernelseed.errors import ArgumentError
+from kernelseed.methods.method import GradientMethod, Groups, likelihood_terms
+from kernelseed.methods.point import Baseline
+from kernelseed.methods.settings import setting, settings_of
 
 PRIORS: dict[str, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
 SCHEDULES: dict[str, Schedule] = {
@@ -33,20 +38,45 @@ SCHEDULES: dict[str, Schedule] = {
     "blundell": schedules.blundell(),
 }
 
+OVER = ("weights", "factors", "channels")
+SEEDS = ("seed", "seed_rho")
+GERMINATORS = ("mean_germinator", "rho_germinator", "rho_offset", "germinator_rho")
+"""The names of their parameters."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Variational(GradientMethod):
+class Converted(GradientMethod):
+    """Methods whose network is made of a plain one, trained or not."""
+
+    def plain(self) -> Baseline | None:
+        """The plain network, trained by the same optimizer."""
+        shared = {name: getattr(self, name) for name in settings_of(Baseline)}
+        return Baseline(**shared) if self.keeps_weights else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variational(Converted):
     """What all of them share: a prior, a KL schedule and where sigma starts.
 
     kl     "automatic" is min(1, N / weights); a number is a constant temperature
     prior  "paper" and "blundell" are scale mixtures; a number is the standard deviation of a Gaussian
     """
 
-    rho_offset: float = setting(-5.0, "where rho starts; sigma is softplus(rho)")
-    kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0)
+    rho_offset: float = setting(-5.0, "where rho starts; sigma is softplus(rho)", least=-80, most=80)
+    sigma: float | None = setting(
+        None, "instead of rho_offset: sigma's start as a share of each weight's root mean square", above=0, most=100
+    )
+    kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
-    prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), above=0)
+    prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
     random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma is not None and self.rho_offset != settings_of(type(self))["rho_offset"].default:
+            raise ArgumentError(
+                f"rho_offset is {self.rho_offset} with sigma {self.sigma}, which says where rho starts: leave one out."
+            )
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl` and `kl_warmup` name."""
@@ -70,12 +100,65 @@ def elbo_of(method: Variational, num_data: int) -> ELBO:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seeds(Method):
-    """What the kernel seed networks share: how large their seeds are, and where they start."""
+class Seeds(Converted):
+    """What the kernel seed networks share: how large their seeds are, where they start, and how fast they learn."""
 
     delta: float = setting(0.25, "the share of channels that a seed keeps", above=0, most=1)
     min_rank: int = setting(16, "a floor under a seed's channels", least=1)
+    budget: float | None = setting(
+        None, "instead of delta: the share of the plain network's parameters that it may have", above=0, most=1000
+    )
+    allocation: str = setting("early", "how a budget is shared among the layers", choices=tuple(ALLOCATIONS))
+    ranks: str | None = setting(None, "channels of seeds by name, such as layer1.*=64,layer4.*=104; the rest by delta")
     init: str = setting("model", "the start: the model's weights, or the paper's", choices=tuple(INITS))
+    seed_lr: float = setting(1.0, "the seeds' learning rate, as a factor of lr", least=0, most=1_000_000)
+    germinator_lr: float = setting(1.0, "the germinators' learning rate, as a factor of lr", least=0, most=1_000_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sizes()
+
+    def sizes(self) -> dict[str, Any]:
+        """What decides how large the seeds are, as `germinate` takes it."""
+        ranks = _parse_ranks(self.ranks) if self.ranks else None
+        if self.budget is None:
+            return {"delta": self.delta, "min_rank": self.min_rank, "ranks": ranks}
+        defaults = settings_of(type(self))
+        for name in ("delta", "min_rank", "ranks"):
+            if (value := getattr(self, name)) != defaults[name].default:
+                raise ArgumentError(
+                    f"{name} is {value!r} with budget {self.budget}, which decides all ranks: leave one of them out."
+                )
+        return {"budget": self.budget, "allocation": self.allocation}
+
+    def build_again(self, model: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
+        """With these ranks, whatever the weights would give."""
+        text = ",".join(f"{escape(name)}={rank}" for name, rank in ranks.items())
+        delta, floor = (settings_of(type(self))[name].default for name in ("delta", "min_rank"))
+        return replace(self, budget=None, delta=delta, min_rank=floor, ranks=text).build(model)
+
+    def size_label(self) -> str:
+        """How large the seeds are, for tables."""
+        if self.budget is not None:
+            return f"budget {self.budget:g}"
+        return "own ranks" if self.ranks else f"δ={self.delta:g}"
+
+    def groups(self, net: nn.Module) -> Groups:
+        """Seeds, germinators, and the rest: BatchNorm, biases."""
+        if self.seed_lr == self.germinator_lr == 1:
+            return super().groups(net)
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in net.named_parameters():
+            groups.setdefault(self._factor(name.rpartition(".")[2]), []).append(parameter)
+        return [{"params": parameters, "lr": factor * self.lr} for factor, parameters in groups.items()]
+
+    def _factor(self, leaf: str) -> float:
+        return self.seed_lr if leaf in SEEDS else self.germinator_lr if leaf in GERMINATORS else 1.0
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Unless the paper's start forgets them."""
+        return self.init == "model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +167,7 @@ class BNN(Variational):
 
     def build(self, model: nn.Module) -> nn.Module:
         """Means at the model's weights."""
-        return bayesianize(model, rho_offset=self.rho_offset)
+        return bayesianize(model, rho_offset=self.rho_offset, sigma=self.sigma)
 
     def label(self, ensemble: bool) -> str:
         """The paper's names."""
@@ -92,34 +175,39 @@ class BNN(Variational):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FKSN(Seeds, GradientMethod):
+class FKSN(Seeds):
     """The fixed-point kernel seed network: germinated means, no sampling, no KL."""
 
     def build(self, model: nn.Module) -> nn.Module:
         """Seeds for every weight but those of normalisation layers."""
-        return germinate(model, self.delta, min_rank=self.min_rank, init=self.init, fixed=True)
+        return germinate(model, **self.sizes(), init=self.init, fixed=True)
 
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
         """The negative log-likelihood."""
         return likelihood_terms(net, x, y)
 
     def label(self, ensemble: bool) -> str:
-        """The paper's name, with delta."""
-        return f"FKSN δ={self.delta:g}"
+        """The paper's name, with delta or what stands for it."""
+        return f"FKSN {self.size_label()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KSN(Seeds, Variational):
     """The kernel seed network."""
 
+    over: str = setting(
+        "weights", "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
+    )
+
     def build(self, model: nn.Module) -> nn.Module:
         """Seeds for every weight, or where `where` says."""
         return germinate(
             model,
-            self.delta,
-            min_rank=self.min_rank,
+            **self.sizes(),
             rho_offset=self.rho_offset,
+            sigma=self.sigma,
             init=self.init,
+            over=self.over,
             where=self.where(model),
         )
 
@@ -128,8 +216,9 @@ class KSN(Seeds, Variational):
         return None
 
     def label(self, ensemble: bool) -> str:
-        """The paper's names, with delta."""
-        return f"KSN-{'E' if ensemble else 'P'} δ={self.delta:g}"
+        """The paper's names, with delta or what stands for it."""
+        over = "" if self.over == "weights" else f" {self.over}"
+        return f"KSN-{'E' if ensemble else 'P'}{over} {self.size_label()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +235,16 @@ class LastLayerKSN(KSN):
     def label(self, ensemble: bool) -> str:
         """The method's name."""
         return f"KSN-{'E' if ensemble else 'P'} last layer"
+
+
+def _parse_ranks(text: str) -> dict[str, int]:
+    """{"layer1.*": 64} from "layer1.*=64"."""
+    ranks = {}
+    for part in text.split(","):
+        pattern, _, rank = part.strip().rpartition("=")
+        if not pattern or not rank.isdecimal() or len(rank) > 9:
+            raise ArgumentError(
+                f"ranks is {text!r}, where {part!r} is no rank; write names and numbers, such as layer1.*=64."
+            )
+        ranks[pattern] = int(rank)
+    return ranks

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed.errors import ArgumentTypeError
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.models.recipes import RecipeModel, dropout_rate, register, require_counts, require_rate
 
 
@@ -71,6 +71,8 @@ def mlp(
     for name, numbers in (("image_size", image_size), ("widths", widths)):
         if not isinstance(numbers, list | tuple):
             raise ArgumentTypeError(f"{name} is {numbers!r}; it must be a list of whole numbers, such as [200, 200].")
+        if len(numbers) > 1000:
+            raise ArgumentError(f"{name} has {len(numbers):,} numbers; it must have at most 1,000: take fewer.")
         require_counts(**{f"{name}[{i}]": number for i, number in enumerate(numbers)})
     require_rate(dropout)
     return MLP(num_classes, in_channels, image_size, widths, dropout)

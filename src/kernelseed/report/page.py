@@ -16,7 +16,7 @@ import torch
 from jinja2 import Environment
 from markupsafe import Markup
 
-from kernelseed.core.files import write_text
+from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
 from kernelseed.metrics import METRICS, auroc, reliability, risk_coverage
 from kernelseed.report import figures, findings, gallery
@@ -86,7 +86,7 @@ def write(
     path = Path(path)
     if path.exists() and not overwrite:
         raise PathExistsError(f"{path} exists; choose another name, or pass overwrite=True to replace it.")
-    write_text(path, render(runs, title))
+    write_text(path, printable(render(runs, title), kept=" \n\t"))
     return path
 
 

@@ -6,7 +6,7 @@
 
 Config                                what a run is
 overlay, differences, read_settings   settings from several places: which win, and which are not the same
-train                                 from a config to a finished run folder
+train, LOGGERS                        from a config to a finished run folder; where its curves can go
 RunFolder, read_result                the files of a run
 evaluate, classify, describe_run      what to do with a finished run
 predict_split, summarise, provenance  the parts of a result
@@ -19,6 +19,7 @@ from kernelseed.training.config import Config, differences, overlay, read_settin
 from kernelseed.training.evaluation import evaluate, summarise
 from kernelseed.training.inference import classify, predict_split
 from kernelseed.training.inspection import describe_run
+from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kernelseed.training.trainer import train
 
 __all__ = [
+    "LOGGERS",
     "Config",
     "RunFolder",
     "classify",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,11 +15,14 @@ import torch
 from torch import nn
 
 from kernelseed import methods, models
-from kernelseed.core import read_json
+from kernelseed.core import batch_norms, gigabytes, memory_limit, read_json, read_text
 from kernelseed.data import Dataset, load
 from kernelseed.errors import ArgumentError, ConfigError, DataError, MissingPackageError, StorageError
 from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
+from kernelseed.training.learning_rate import SCHEDULES
 
+MOST_YAML = 1 << 20
+TRAINING_BYTES = 16  # a parameter, its gradient and Adam's two averages
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -37,11 +41,24 @@ class Config:
     options: dict[str, Any] = field(default_factory=dict, metadata={"help": "the method's own hyperparameters"})
     model: str = setting("resnet18", f"the network: {', '.join(models.BUILDERS)}, or your own, module:function")
     model_args: dict[str, Any] = field(default_factory=dict, metadata={"help": "the model's own arguments as JSON"})
-    width: int = setting(64, "channels of a ResNet's first stage", least=1)
+    width: int = setting(64, "channels of a ResNet's first stage", least=1, most=65_536)
     stem: str | None = setting(None, "a ResNet's first layers (default: what suits the images)", choices=models.STEMS)
-    epochs: int = setting(5, "passes over the training data", least=1)
-    batch_size: int = setting(128, "images in a step of one device", least=1)
-    seed: int = setting(0, "decides all that is random", least=0)
+    epochs: int = setting(5, "passes over the training data", least=1, most=1_000_000)
+    batch_size: int = setting(128, "images in a minibatch of one device", least=1)
+    accumulate: int = setting(1, "minibatches in a step, each with a draw of its own", least=1, most=1_000_000)
+    schedule: str = setting("constant", "how the learning rate goes over the run", choices=SCHEDULES)
+    warmup: int = setting(0, "steps over which the learning rate rises first", least=0)
+    ema: float | None = setting(
+        None, "decay of a running average of the weights, which is then tested and stored", above=0, below=1
+    )
+    init_from: str | None = setting(None, "the plain network's start: a finished run, or a safetensors file")
+    plain_epochs: float = setting(
+        0,
+        "first epochs that train the plain network, which the method then takes over; below 1: their share",
+        least=0,
+        most=1_000_000,
+    )
+    seed: int = setting(0, "decides all that is random", least=0, most=2**63 - 1)
     validation: float = setting(0.0, "the share of the training data that is held out", least=0, below=1)
     patience: int | None = setting(None, "epochs without a better validation NLL after which training stops", least=1)
     augment: bool = setting(False, "random crops and flips")
@@ -50,12 +67,12 @@ class Config:
     skip_unreadable: bool = setting(False, "leave out a folder's images that can't be read")
     precision: str = setting("32-true", "how exactly to compute, as Lightning names it", choices=PRECISIONS)
     clip: float | None = setting(None, "the norm that gradients are clipped to", above=0)
-    samples: int = setting(10, "draws that a prediction averages; 0: the posterior mean alone", least=0)
+    samples: int = setting(10, "draws that a prediction averages; 0: the posterior mean alone", least=0, most=100_000)
     update_bn: int = setting(
         4096, "training images that each draw's BatchNorm is re-estimated from; 0: its running statistics", least=0
     )
-    devices: int = setting(1, "processors to train on", least=1)
-    nodes: int = setting(1, "machines to train on", least=1)
+    devices: int = setting(1, "processors to train on", least=1, most=1024)
+    nodes: int = setting(1, "machines to train on", least=1, most=65_536)
     accelerator: str = setting("auto", "what to train on: auto, cpu, gpu, ..., as Lightning names it")
     strategy: str = setting("auto", "how devices share the work: auto, ddp, fsdp, ..., as Lightning names it")
 
@@ -79,6 +96,38 @@ class Config:
             raise ConfigError(
                 f"devices x nodes is {self.devices * self.nodes}; method {self.method!r} keeps statistics of its own "
                 "gradients and trains in one process: set both to 1."
+            )
+        self._check_recipe(method)
+
+    def _check_recipe(self, method: methods.Method) -> None:
+        """That the method can be trained in this way."""
+        for name, default in (("accumulate", 1), ("ema", None)):
+            if method.is_optimizer and getattr(self, name) != default:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but method {self.method!r} is an optimizer itself, whose "
+                    f"posterior belongs to its own steps: leave {name} at {default}."
+                )
+        if self.init_from is not None and not method.keeps_weights:
+            raise ConfigError(
+                f"init_from is {self.init_from!r}, but method {self.method!r} starts from weights of its own; do "
+                "without, or take init 'model' for kernel seeds."
+            )
+        if not self.plain_epochs:
+            return
+        if not isinstance(method.plain(), methods.Method):
+            raise ConfigError(
+                f"plain_epochs is {self.plain_epochs}, but method {self.method!r} takes no trained plain network over; "
+                "allowed: bnn, and ksn, fksn and ksn-last with init 'model'."
+            )
+        if (self.plain_epochs >= 1 and self.plain_epochs % 1) or not 0 < self.num_plain_epochs < self.epochs:
+            raise ConfigError(
+                f"plain_epochs is {self.plain_epochs} of {self.epochs} epochs; allowed: a whole number of fewer than "
+                "all of them, or a share below 1 that leaves each part at least one."
+            )
+        if self.patience is not None:
+            raise ConfigError(
+                f"patience is {self.patience} with plain_epochs {self.plain_epochs}; early stopping could end the run "
+                "as a plain network: do without one of them."
             )
 
     def _check_model(self) -> None:
@@ -117,6 +166,11 @@ class Config:
         return self.as_json() == other.as_json() if isinstance(other, Config) else NotImplemented
 
     @property
+    def num_plain_epochs(self) -> int:
+        """How many epochs `plain_epochs` means."""
+        return round(self.plain_epochs * self.epochs) if self.plain_epochs < 1 else int(self.plain_epochs)
+
+    @property
     def layout(self) -> torch.memory_format:
         """How images lie in memory: channels last is faster for a ResNet.
 
@@ -128,14 +182,31 @@ class Config:
 
     def build_method(self) -> methods.Method:
         """The method with its options."""
+        for name in self.options:
+            if not isinstance(name, str):
+                raise ConfigError(f"options has the name {name!r}; the names of options are texts: put it in quotes.")
         try:
             return methods.make(self.method, **self.options)
         except ArgumentError as error:
             raise ConfigError(str(error)) from None
 
-    def build_model(self, data: Dataset, model: models.Model | None = None, trust_model: bool = False) -> nn.Module:
-        """The plain network that fits the data; one of your own is given again, or its name trusted."""
-        return models.build(self.recipe(data), model, trust_model)
+    def build_model(
+        self,
+        data: Dataset,
+        model: models.Model | None = None,
+        trust_model: bool = False,
+        where: str | Path = "the config",
+    ) -> nn.Module:
+        """The plain network that fits the data; one of your own is given again, or its name, read there, trusted."""
+        recipe = self.recipe(data)
+        if "name" in recipe:
+            _require_memory(recipe)
+        plain = models.build(recipe, model, trust_model, where)
+        if self.batch_size == 1 and batch_norms(plain):
+            raise ConfigError(
+                "batch_size is 1, and the network has BatchNorm, which needs at least 2 images a step: take more."
+            )
+        return plain
 
     def recipe(self, data: Dataset) -> dict[str, Any]:
         """How the plain network that fits the data is made, as JSON."""
@@ -182,6 +253,20 @@ class Config:
         return cls(**given)
 
 
+def _require_memory(recipe: dict[str, Any]) -> None:
+    """An error if a model of ours is larger than can be trained here."""
+    try:
+        with torch.device("meta"):  # without memory, to count
+            parameters = sum(p.numel() for p in models.from_recipe(recipe).parameters())
+    except RuntimeError as error:  # more than can be counted
+        raise ConfigError(f"{recipe} is no network that can be built ({error}): take a smaller one.") from None
+    if (least := TRAINING_BYTES * parameters) > memory_limit():
+        raise ConfigError(
+            f"width is {recipe.get('width')}, which makes a network of {parameters:,} parameters; to train it takes "
+            f"{gigabytes(least)} or more, and there is memory for {gigabytes(memory_limit())}: take a smaller one."
+        )
+
+
 def default_stem(data: Dataset) -> str:
     """Which stem suits the images: "imagenet" for 28 x 28, as the paper's numbers imply, and for large ones."""
     height = data.train.images.shape[-2]
@@ -225,14 +310,20 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise MissingPackageError(f"{path} needs the package PyYAML: pip install PyYAML, or write JSON.") from None
 
     class Loader(yaml.SafeLoader):
-        """Reads 1e-3 as a number, as YAML 1.2 does; PyYAML follows 1.1."""
+        """Reads 1e-3 as a number, as YAML 1.2 does; PyYAML follows 1.1. A key that is there twice is an error."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            written = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
+            if twice := [key for key, count in written.items() if count > 1]:
+                raise yaml.YAMLError(f"{twice[0][:60]!r} is there twice")
+            return super().construct_mapping(node, deep)
 
     number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    text = read_text(path, MOST_YAML)
     try:
-        with path.open(encoding="utf-8") as file:
-            found = yaml.load(file, Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        found = yaml.load(text, Loader)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise StorageError(f"{path} is not readable YAML ({' '.join(str(error).split())}); mend the file.") from None
     if not isinstance(found, dict):
         raise StorageError(f"{path} holds a {type(found).__name__}; write one setting a line, such as `epochs: 50`.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kernelseed.data import Dataset, normalise, stratified_split
 from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError
-from kernelseed.models import BUILDERS, GIVEN, Model, build
+from kernelseed.models import BUILDERS, GIVEN, Model
 from kernelseed.training.config import Config
 
 
@@ -80,7 +80,7 @@ def prepared(config: Config, data: Dataset, described: Mapping[str, Any] | None 
 
 def plain_model(config: Config, data: Dataset, model: Model | None, trust_model: bool, where: str | Path) -> nn.Module:
     """The network before a method makes its own of it; one that is none of ours is tried on two images."""
-    plain = build(config.recipe(data), model, trust_model, where)
+    plain = config.build_model(data, model, trust_model, where)
     if config.model not in BUILDERS:
         check_output(plain, data)
     return plain

@@ -26,6 +26,7 @@ from kernelseed.core import (
     lock_folder,
     read_json,
     remove_abandoned,
+    utf8_path,
     whole_folder,
     whole_or_nothing,
     write_json,
@@ -160,6 +161,10 @@ class RunFolder:
         found = read_json(path)
         return require(RUN_SCHEMA, found, path) if "training" in found else found
 
+    def write_network(self, described: dict[str, Any]) -> None:
+        """What the network is, where the config could not know it at the start."""
+        write_json(self.path / CONFIG, {**self.config(), "network": described})
+
     def training_config(self) -> Config:
         """The settings of the run."""
         if not self.path.is_dir():
@@ -237,7 +242,8 @@ class RunFolder:
 
         path = self._prediction_file(part, way)
         try:
-            tensors = load_file(str(path))
+            with utf8_path(path) as name:
+                tensors = load_file(name)
             found, labels = Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
         except (SafetensorError, KeyError, OSError) as error:
             raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None

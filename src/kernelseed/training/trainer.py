@@ -15,7 +15,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
@@ -29,9 +28,11 @@ from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
 from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
+from kernelseed.training.loggers import build_logger
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
+from kernelseed.training.warm_start import start_from
 
 LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
 """What gloo, which has no exception of its own, says when a process is gone."""
@@ -46,7 +47,7 @@ def train(
     trust_model: bool = False,
     resume: bool = False,
     data_dir: str | Path | None = None,
-    tensorboard: bool = False,
+    logger: str = "csv",
     progress: bool = True,
 ) -> dict[str, Any]:
     """Train, evaluate and write a run folder; returns what its result.json holds.
@@ -60,6 +61,7 @@ def train(
                  image_size that it takes, and the config's model_args
     data         in the place of the config's
     trust_model  on a resume, import and call the function that the folder names
+    logger       where the curves go beside metrics.csv: "tensorboard", "wandb" or "mlflow"
     """
     run = RunFolder(out)
     if config is not None:
@@ -72,24 +74,19 @@ def train(
     if config is None:
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
     curves = Curves(run)
-    trainer = _trainer(config, run, curves, tensorboard, progress)
+    trainer = _trainer(config, run, curves, logger, progress)
     if trainer.is_global_zero and not resume:
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
-    plain = plain_model(config, data, model, trust_model, run.path)
-    method = config.build_method()
-    net = method.build(plain)
+    plain, origin = _warm_start(plain_model(config, data, model, trust_model, run.path), config, run)
     batches, validation = _batches(config, data, trainer)
+    module = Training(plain, config, num_data=len(data.train), num_steps=_steps_in_epoch(config, batches))
     if trainer.is_global_zero:
-        posterior = method.posterior(net, method.optimizer(net, len(data.train)))
+        posterior = _posterior_to_be(module, plain)
         _rehearse(posterior, config, data)
         if not resume:  # what can be wrong with the settings has been found by now
-            _create(run, config, data, posterior)
-    module = Training(
-        net, method, num_data=len(data.train), num_batches=len(batches), seed=config.seed, clip=config.clip,
-        layout=config.layout,
-    )  # fmt: skip
+            _create(run, config, data, posterior, origin)
     with run.locked() if trainer.is_global_zero else nullcontext():
         if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data
             return run.result()
@@ -112,6 +109,34 @@ def _own_config(run: RunFolder, given: Config | None) -> Config:
     return own
 
 
+def _warm_start(plain: nn.Module, config: Config, run: RunFolder) -> tuple[nn.Module, dict[str, Any]]:
+    """The plain model with the weights that it is to start from, and what to keep of where they came from."""
+    if config.init_from is None or run.latest_checkpoint():
+        return plain, {}
+    origin = start_from(plain, config.init_from)
+    if run.path.exists() and (before := run.config()["init_from"]) != origin:
+        raise StorageError(
+            f"init_from is {config.init_from!r}, whose SHA-256 is {origin['sha256']} and was {before['sha256']} when "
+            f"{run.path} was started; put the weights back, or start another run."
+        )
+    return plain, {"init_from": origin}
+
+
+def _steps_in_epoch(config: Config, batches: Batches) -> int:
+    steps = -(-len(batches) // config.accumulate)
+    total = config.epochs * steps
+    if config.warmup >= total:
+        raise ConfigError(f"warmup is {config.warmup}, and the run has {total} steps; allowed: warmup < {total}.")
+    return steps
+
+
+def _posterior_to_be(module: Training, plain: nn.Module) -> nn.Module:
+    """A network like the one that the run will leave."""
+    method = module.config.build_method()
+    net = method.build(plain) if module.is_plain else module.net
+    return method.posterior(net, method.build_optimizer(net, module.num_data))
+
+
 def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
     """Test the untrained network on two images: what can fail after the training fails before it."""
     config = replace(config, samples=min(config.samples, 2), update_bn=min(config.update_bn, 2))
@@ -120,9 +145,10 @@ def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
         summarise(predict_split(net, few, data, config, way), few.labels)
 
 
-def _create(run: RunFolder, config: Config, data: Dataset, posterior: nn.Module) -> None:
-    described = describe(posterior, config.recipe(data))
-    run.create(run.path, {"network": described, "training": config.as_json(), "data": _describe_data(data)})
+def _create(run: RunFolder, config: Config, data: Dataset, posterior: nn.Module, origin: dict[str, Any]) -> None:
+    network = describe(posterior, config.recipe(data))
+    described = {"network": network, "training": config.as_json(), "data": _describe_data(data)}
+    run.create(run.path, {**described, **origin})
 
 
 def _finish(
@@ -132,6 +158,8 @@ def _finish(
     run.keep_latest_checkpoint()
     net, method = module.net, module.method
     posterior = module.posterior().to(module.trainer.strategy.root_device)  # from which Lightning has moved it away
+    if module.plain_steps:  # the ranks may follow from what the plain network had learned
+        run.write_network(describe(posterior, config.recipe(data)))
     write_weights(posterior, run.weights)
     result = {
         "metrics": _evaluate(posterior, config, data, run),
@@ -147,7 +175,7 @@ def _finish(
         "seconds": round(seconds, 2),
         "seed": config.seed,
         "config": config.as_json(),
-        **{key: value for key, value in run.config().items() if key == "trained"},  # a branch, elsewhere
+        **{key: value for key, value in run.config().items() if key in ("trained", "init_from")},  # a branch, elsewhere
         **provenance(),
     }
     run.write_result(result)
@@ -183,10 +211,13 @@ class Curves(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """One more row."""
+        assert isinstance(pl_module, Training)
         self.seconds += time.perf_counter() - self.started
         logged = {key: value.item() for key, value in trainer.callback_metrics.items() if not key.endswith("_step")}
         names = {"loss_epoch": "train_loss", "nll_epoch": "train_nll", "kl_epoch": "train_kl"}
         kept = {names.get(key, key): value for key, value in logged.items() if key not in ("loss", "nll", "kl")}
+        if pl_module.plain_steps:
+            kept["plain"] = float(pl_module.is_plain)
         self.rows.append({"epoch": trainer.current_epoch + 1, **kept, "seconds": round(self.seconds, 3)})
         if trainer.is_global_zero:
             self.run.write_metrics(self.rows)
@@ -225,6 +256,8 @@ def _fit(
     curves: Curves,
 ) -> None:
     """Run Lightning's loop to the last epoch, from the checkpoint if there is one."""
+    if trainer.logger:
+        trainer.logger.log_hyperparams(module.config.as_json())
     try:
         with warnings.catch_warnings():
             # Lightning's advice is for its own data loaders and loggers, which are not used here.
@@ -248,7 +281,7 @@ def _fit(
         raise KeyboardInterrupt from None
 
 
-def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, progress: bool) -> L.Trainer:
+def _trainer(config: Config, run: RunFolder, curves: Curves, logger: str, progress: bool) -> L.Trainer:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     callbacks: list[Callback] = [
@@ -274,7 +307,7 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, tensorboard: bool, 
             max_epochs=config.epochs,
             callbacks=callbacks,
             plugins=[WholeCheckpoints()],
-            logger=TensorBoardLogger(run.path, name="tensorboard", version="") if tensorboard else False,
+            logger=build_logger(logger, run),
             enable_progress_bar=progress,
             enable_model_summary=False,
             num_sanity_val_steps=0,

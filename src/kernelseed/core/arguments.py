@@ -1,0 +1,16 @@
+"""Arguments that many functions take, checked in one voice."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+from kernelseed.errors import ArgumentError, ArgumentTypeError
+
+
+def check_count(name: str, value: Any, least: int, remedy: str) -> None:
+    """An error unless the value is a whole number that is large enough."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ArgumentTypeError(f"{name} is {value!r}; it must be a whole number: {remedy}.")
+    if value < least:
+        raise ArgumentError(f"{name} is {value}; it must be at least {least}: {remedy}.")

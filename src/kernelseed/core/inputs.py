@@ -1,0 +1,107 @@
+"""The inputs of a network, out of whatever holds them: tensors, loaders, tuples and mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from kernelseed.core.objective import is_positional
+from kernelseed.errors import ArgumentError, ArgumentTypeError
+
+TARGET_KEYS = {"label", "labels", "target", "targets"}
+Data = Tensor | Iterable[Any]
+
+
+class Passes:
+    """Data to go over, several times where there are many draws: a pass that differs from the first is an error."""
+
+    def __init__(self, name: str, data: Data, batch_size: int, several: bool, same_order: bool = True) -> None:
+        if isinstance(data, Mapping):
+            raise ArgumentTypeError(f"{name} is a mapping, which is one batch; give batches: [{name}].")
+        if not isinstance(data, Iterable):
+            raise ArgumentTypeError(f"{name} is a {type(data).__name__}; give a tensor, or a loader of batches.")
+        if several and isinstance(data, Iterator):
+            raise ArgumentError(
+                f"{name} is a {type(data).__name__}, which can be gone over once only, and so many draws take several "
+                f"passes; give a tensor, a list or a loader, or fewer samples."
+            )
+        self._name, self._data, self._batch_size = name, data, batch_size
+        self._compares = several and same_order and not isinstance(data, Tensor)
+        self._first: list[Tensor] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._compares:
+            yield from self._batches()
+            return
+        marks = []
+        for batch in self._batches():
+            marks.append(_mark(batch))
+            self._compare(marks, len(marks))
+            yield batch
+        self._compare(marks, None)
+        self._first = marks
+
+    def _batches(self) -> Iterator[Any]:
+        if isinstance(self._data, Tensor):
+            # Of nearly the same size: to BatchNorm each counts as much as another, and one row alone has no variance.
+            # An empty tensor is one empty batch, so that an empty prediction has the right shape.
+            yield from self._data.tensor_split(max(1, -(-len(self._data) // self._batch_size)))
+        else:
+            yield from map(_inputs_of, self._data)
+
+    def _compare(self, marks: list[Tensor], count: int | None) -> None:
+        if self._first is None:
+            return
+        first = self._first[:count]
+        if len(first) != len(marks) or not torch.equal(first[-1], marks[-1]):
+            raise ArgumentError(
+                f"{self._name} differs from one pass to the next, and so many draws take several; give a loader "
+                "without shuffling or augmentation, or fewer samples."
+            )
+
+
+def rows_of(x: Any) -> int | None:
+    """How many examples a batch of inputs has, where it is of tensors."""
+    return next((len(tensor) for tensor in _tensors(x) if tensor.dim()), None)
+
+
+def to_device(x: Any, device: torch.device) -> Any:
+    """Inputs moved, whatever holds them."""
+    if isinstance(x, (Tensor, PackedSequence)):
+        return x.to(device)  # type: ignore[arg-type]
+    if isinstance(x, Mapping):
+        return {key: to_device(value, device) for key, value in x.items()}
+    if isinstance(x, (tuple, list)):
+        moved = [to_device(value, device) for value in x]
+        return type(x)(*moved) if hasattr(x, "_fields") else type(x)(moved)  # a named tuple takes them one by one
+    return x
+
+
+def _inputs_of(batch: Any) -> Any:
+    """The inputs of a loader's batch, labels left out."""
+    if isinstance(batch, Mapping):
+        return {key: value for key, value in batch.items() if key not in TARGET_KEYS}
+    if is_positional(batch):
+        inputs = batch[:-1] if len(batch) > 1 else batch
+        return inputs[0] if len(inputs) == 1 else inputs
+    return batch
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, PackedSequence):
+        yield x.data
+    elif isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, (Mapping, tuple, list)):
+        for value in x.values() if isinstance(x, Mapping) else x:
+            yield from _tensors(value)
+
+
+def _mark(x: Any) -> Tensor:
+    """A number for each row, by which a batch is known again."""
+    sums = [t.detach().nan_to_num().reshape(len(t) if t.dim() else 1, -1).double().sum(1).cpu() for t in _tensors(x)]
+    return torch.cat(sums) if sums else torch.zeros(1)
