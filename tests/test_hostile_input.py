@@ -224,7 +224,8 @@ def test_a_setting_that_can_not_be_is_one_line_and_leaves_no_folder(option, valu
 
 MODEL_ARGS = {
     "nothing": "", "half": "{", "list": "[1]", "nan": "NaN", "deep": "[" * 5000,
-    "twice": '{"dropout": 0, "dropout": 0}', "surrogate": '{"\\ud800": 1}', "digits": '{"dropout": ' + "9" * 5000 + "}", "dropout nan": '{"dropout": NaN}',
+    "twice": '{"dropout": 0, "dropout": 0}',
+    "surrogate": '{"\\ud800": 1}', "digits": '{"dropout": ' + "9" * 5000 + "}", "dropout nan": '{"dropout": NaN}',
     "dropout text": '{"dropout": "x"}', "dropout list": '{"dropout": [[[]]]}',
 }  # fmt: skip
 
