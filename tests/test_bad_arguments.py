@@ -150,6 +150,7 @@ TYPES = {
     "samples half": (lambda: ks.predict(net(), X, samples=2.5), ["samples is 2.5", "whole number"]),
     "samples a word": (lambda: ks.predict(net(), X, samples="all"), ["samples is 'all'", "whole number"]),
     "batch_size true": (lambda: ks.predict(net(), X, batch_size=True), ["batch_size is True", "whole number"]),
+    "seed half": (lambda: ks.predict(net(), X, seed=0.5), ["seed is 0.5", "whole number"]),
     "data a number": (lambda: ks.predict(net(), 3), ["data is a int", "a tensor, or a loader"]),
     "one batch for batches": (lambda: ks.predict(net(), {"input": X}), ["mapping", "one batch", "[data]"]),
     "collapse of a plain module": (lambda: ks.collapse(model()), ["net is a Sequential", "BayesianModule"]),

@@ -207,6 +207,17 @@ def test_a_training_whose_disk_is_full_goes_on_when_there_is_room(size, disk, fi
     assert RunFolder(out).weights.read_bytes() == finished.weights.read_bytes()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_result_that_can_not_be_printed_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kernelseed", "data", "list"]
+        ended = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: can't print the result: No space left on device; make room where the output goes, and try again.\n"
+    )
+
+
 # A training that ends
 
 
@@ -407,7 +418,11 @@ def test_a_run_that_is_being_trained_can_not_be_resumed(run):
     (run.path / "result.json").unlink()
     with run.locked(), pytest.raises(StorageError, match=r"run is being trained by another process; wait for it"):
         train(None, run.path, resume=True, progress=False)
-    train(None, run.path, resume=True, progress=False)
+    link = run.path.with_name("link")
+    link.symlink_to(run.path)
+    with run.locked(), pytest.raises(StorageError, match=r"link is being trained by another process"):
+        train(None, link, resume=True, progress=False)
+    train(None, link, resume=True, progress=False)
 
 
 def test_a_resume_removes_what_killed_processes_left(run, finished):

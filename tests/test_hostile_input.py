@@ -195,6 +195,19 @@ SETTINGS = {
     "--data": ["", "folder:", "folder:\udcff", "nö"],
     "--precision": ["8"],
     "--accelerator": ["", "\udcff"],
+    "--accumulate": ["0", HUGE],
+    "--warmup": ["-1", HUGE],
+    "--ema": ["0", "1", "nan"],
+    "--plain-epochs": ["nan", "inf", "-1", HUGE],
+    "--init-from": ["absent", "/dev/null", "/dev/zero", __file__, "\udcff\x1b"],
+    "--ranks": ["x", "=5", "fc.weight=", "fc.weight=0", "fc.weight=nan", "absent=3", "\udcff=3"],
+    "--sigma": ["nan", "0", "inf", "-1"],
+    "--budget": ["nan", "0", "inf", "-1"],
+    "--seed-lr": ["nan", "-1", "inf"],
+    "--weight-decay": ["nan", "-1", "inf"],
+    "--momentum": ["nan", "1", "-1"],
+    "--model": ["", "absent", "os:absent", "absent:f", "os:path", "os:getpid", "\udcff:\x1b", "../a:b"],
+    "--model-args": ['{"absent": 1}', '{"num_classes": 3}'],
 }
 
 
@@ -206,6 +219,21 @@ SETTINGS = {
 def test_a_setting_that_can_not_be_is_one_line_and_leaves_no_folder(option, value, refused, tmp_path):
     message = refused("train", "--width", "4", option, value, "--out", tmp_path / "run")
     assert printable(option.strip("-").replace("-", "_").replace("data", "")) in message
+    assert not list(tmp_path.iterdir())
+
+
+MODEL_ARGS = {
+    "nothing": "", "half": "{", "list": "[1]", "nan": "NaN", "deep": "[" * 5000,
+    "twice": '{"dropout": 0, "dropout": 0}', "surrogate": '{"\\ud800": 1}', "digits": '{"dropout": ' + "9" * 5000 + "}", "dropout nan": '{"dropout": NaN}',
+    "dropout text": '{"dropout": "x"}', "dropout list": '{"dropout": [[[]]]}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODEL_ARGS)
+def test_arguments_of_a_model_that_can_not_be_are_refused(kind, command, tmp_path):
+    code, out, err = command("train", "--width", 4, "--model-args", MODEL_ARGS[kind], "--out", tmp_path / "run")
+    assert (code, out) == (2, ""), err
+    visible(err)
     assert not list(tmp_path.iterdir())
 
 

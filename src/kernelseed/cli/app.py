@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -64,4 +66,10 @@ def main() -> None:
             raise
         line = " ".join(str(error).split())
         complain(literal(line if len(line) < 1000 else f"{line[:700]} ... {line[-200:]}"))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is not None or state["debug"]:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries again at its end
+        complain(f"can't print the result: {error.strerror}; make room where the output goes, and try again.")
         sys.exit(2)

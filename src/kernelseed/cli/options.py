@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from kernelseed.core import parse_json
 from kernelseed.methods import METHODS, Setting, options_of, settings_of
 from kernelseed.training import Config
 
@@ -76,11 +76,15 @@ def _number_or_word(text: str) -> float | str:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no JSON ({error}); write it as '{{\"widths\": [200, 200]}}'.") from None
+        raise typer.BadParameter(
+            f"{text[:200]!r} is no JSON ({error}); write it as '{{\"widths\": [200, 200]}}'."
+        ) from None
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"{text!r} is a {type(found).__name__}; write it as '{{\"widths\": [200, 200]}}'.")
+        raise typer.BadParameter(
+            f"{text[:200]!r} is a {type(found).__name__}; write it as '{{\"widths\": [200, 200]}}'."
+        )
     return found
 
 

@@ -27,11 +27,11 @@ def demo_command(
     from kernelseed.training import train
 
     out = free_name(out)
+    configs = [Config(data="digits", method=name, options=DEMO[name], width=16, epochs=epochs) for name in DEMO]
     results, folders = [], []
-    for number, (method, options) in enumerate(DEMO.items(), 1):
-        say(f"[bold]{number}/{len(DEMO)} {method}[/]")
-        config = Config(data="digits", method=method, options=options, width=16, epochs=epochs)
-        folders.append(out / method)
+    for number, config in enumerate(configs, 1):
+        say(f"[bold]{number}/{len(DEMO)} {config.method}[/]")
+        folders.append(out / config.method)
         results.append(train(config, folders[-1], progress=not json))
     page = write_report(folders, out / "report.html")
     if json:

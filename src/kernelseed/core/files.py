@@ -143,7 +143,7 @@ def _create(path: Path) -> int:
 
 def _sync(path: Path) -> None:
     """Wait until a file is on the disk."""
-    with path.open("rb+") as file:
+    with path.open("rb" if os.name == "posix" else "rb+") as file:  # a copy may be read-only; Windows insists
         os.fsync(file.fileno())
 
 
@@ -250,12 +250,20 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an error that names the file."""
     text = read_text(path, MOST_JSON)
     try:
-        value = json.loads(text, object_pairs_hook=_each_key_once)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise StorageError(f"{path} is not readable JSON ({error}); take another copy of it.") from None
     if not isinstance(value, dict):
         raise StorageError(f"{path} holds a {type(value).__name__}, not an object; take another copy of it.")
     return value
+
+
+def parse_json(text: str) -> Any:
+    """A JSON value, or a ValueError; so is a key that is there twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_each_key_once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

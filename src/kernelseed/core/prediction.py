@@ -86,6 +86,7 @@ def predict(
     """
     check_count("samples", samples, 0, "take 0 for the posterior mean, or the number of draws to average")
     check_count("batch_size", batch_size, 1, "a batch has at least one row")
+    check_count("seed", seed, 0, "any such number does")
     likelihood = Categorical() if likelihood is None else likelihood
     members: list[Member] = list(net) if isinstance(net, (Sequence, nn.ModuleList)) else [net]
     if not members:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelseed.core.arguments import check_count
 from kernelseed.core.seeds import generator_for
 from kernelseed.data.dataset import Split, check_seed
 from kernelseed.errors import ArgumentError
@@ -75,8 +76,7 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ArgumentError(f"batch_size is {batch_size}; it must be at least 1: 128 is common.")
+        check_count("batch_size", batch_size, 1, "128 is common")
         check_seed(seed)
         if not 0 <= rank < world_size:
             raise ArgumentError(

@@ -108,7 +108,10 @@ class GradientMethod(Method):
 
     optimizer: str = setting("adam", "what takes the steps", choices=tuple(OPTIMIZERS))
     weight_decay: float = setting(
-        0.0, "decay of all trained parameters: decoupled in adamw, a part of the gradient in adam and sgd", least=0
+        0.0,
+        "decay of all trained parameters: decoupled in adamw, a part of the gradient in adam and sgd",
+        least=0,
+        most=1_000_000,
     )
     momentum: float = setting(0.0, "the momentum of sgd", least=0, below=1)
 

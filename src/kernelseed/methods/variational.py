@@ -106,13 +106,13 @@ class Seeds(Converted):
     delta: float = setting(0.25, "the share of channels that a seed keeps", above=0, most=1)
     min_rank: int = setting(16, "a floor under a seed's channels", least=1)
     budget: float | None = setting(
-        None, "instead of delta: the share of the plain network's parameters that the network may have", above=0
+        None, "instead of delta: the share of the plain network's parameters that it may have", above=0, most=1000
     )
     allocation: str = setting("early", "how a budget is shared among the layers", choices=tuple(ALLOCATIONS))
     ranks: str | None = setting(None, "channels of seeds by name, such as layer1.*=64,layer4.*=104; the rest by delta")
     init: str = setting("model", "the start: the model's weights, or the paper's", choices=tuple(INITS))
-    seed_lr: float = setting(1.0, "the learning rate of the seeds, as a factor of lr", least=0)
-    germinator_lr: float = setting(1.0, "the learning rate of the germinators, as a factor of lr", least=0)
+    seed_lr: float = setting(1.0, "the seeds' learning rate, as a factor of lr", least=0, most=1_000_000)
+    germinator_lr: float = setting(1.0, "the germinators' learning rate, as a factor of lr", least=0, most=1_000_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,7 +242,7 @@ def _parse_ranks(text: str) -> dict[str, int]:
     ranks = {}
     for part in text.split(","):
         pattern, _, rank = part.strip().rpartition("=")
-        if not pattern or not rank.isdecimal():
+        if not pattern or not rank.isdecimal() or len(rank) > 9:
             raise ArgumentError(
                 f"ranks is {text!r}, where {part!r} is no rank; write names and numbers, such as layer1.*=64."
             )

@@ -14,6 +14,7 @@ from kernelseed.training import Config
 DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 DELTAS = (1.0, 0.75, 0.5, 0.25)
 PRESETS = ("paper", "small")
+MOST_SEEDS = 1000
 BATCH_SIZE = 128
 """The total over all processes."""
 OURS = "ours-"
@@ -169,8 +170,8 @@ class Plan:
             _require("rows", name, tuple(NETWORKS))
         if self.networks is not None and not self.networks:
             raise ConfigError(f"rows is empty; allowed: {', '.join(NETWORKS)}. Name one at least.")
-        if self.seeds < 1:
-            raise ConfigError(f"seeds is {self.seeds}; it is a number of seeds: give at least 1.")
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise ConfigError(f"seeds is {self.seeds}; it is a number of seeds: give at least 1, at most {MOST_SEEDS}.")
         if BATCH_SIZE % self.processes:
             raise ConfigError(
                 f"devices times nodes is {self.processes}; so many processes share a batch of {BATCH_SIZE} images: "

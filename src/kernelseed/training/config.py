@@ -53,7 +53,10 @@ class Config:
     )
     init_from: str | None = setting(None, "the plain network's start: a finished run, or a safetensors file")
     plain_epochs: float = setting(
-        0, "first epochs that train the plain network, which the method then takes over; below 1: their share", least=0
+        0,
+        "first epochs that train the plain network, which the method then takes over; below 1: their share",
+        least=0,
+        most=1_000_000,
     )
     seed: int = setting(0, "decides all that is random", least=0, most=2**63 - 1)
     validation: float = setting(0.0, "the share of the training data that is held out", least=0, below=1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kernelseed import metrics
 from kernelseed.core import Classification, generator_for, predict
-from kernelseed.data import Batches, Dataset, Split, normalise, read_images
+from kernelseed.data import Batches, Dataset, Split, read_images
 from kernelseed.errors import ConfigError, DataError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
@@ -22,6 +22,7 @@ from kernelseed.training.given import prepared
 from kernelseed.training.run_folder import RunFolder
 
 BATCH = 256
+PIXELS_AT_ONCE = 1 << 24  # a batch of 256 x 256 images
 
 
 def ways(config: Config) -> list[str]:
@@ -76,7 +77,8 @@ def classify(
         found = {"risk": risk, "threshold": _threshold(folder, config, risk)}
     channels, *size = described["image"]
     pixels = read_images([Path(path) for path in images], size=tuple(size), channels=channels)
-    x = normalise(pixels, described["mean"], described["std"])
+    batch = max(1, min(BATCH, PIXELS_AT_ONCE // math.prod(size)))
+    x = Batches(Split(pixels, torch.zeros(len(pixels), dtype=torch.int64)), described["mean"], described["std"], batch)
     p = predict(net, x, config.samples, update_bn=_statistics(config, data_dir, data), seed=config.seed)
     classes = described["classes"]
     if len(classes) != p.probs.shape[1]:

@@ -101,7 +101,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Nobody else trains this run while the block runs; what killed processes left of its files is removed."""
         try:
-            held = lock_folder(self.path)
+            held = lock_folder(self.path.resolve())
         except BlockingIOError:
             raise StorageError(
                 f"{self.path} is being trained by another process; wait for it, or stop it and resume then."

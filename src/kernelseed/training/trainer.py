@@ -75,8 +75,7 @@ def train(
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
     curves = Curves(run)
     trainer = _trainer(config, run, curves, logger, progress)
-    begins = trainer.is_global_zero and not resume
-    if begins:
+    if trainer.is_global_zero and not resume:
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
     torch.manual_seed(derive_seed("initial weights", config.seed))
@@ -86,7 +85,7 @@ def train(
     if trainer.is_global_zero:
         posterior = _posterior_to_be(module, plain)
         _rehearse(posterior, config, data)
-        if begins:  # what can be wrong with the settings has been found by now
+        if not resume:  # what can be wrong with the settings has been found by now
             _create(run, config, data, posterior, origin)
     with run.locked() if trainer.is_global_zero else nullcontext():
         if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from kernelseed.core import utf8_path
 from kernelseed.errors import ConfigError, StorageError
 from kernelseed.training.run_folder import RunFolder
 
@@ -21,8 +22,12 @@ def start_from(model: nn.Module, source: str | Path) -> dict[str, str]:
 
     file = _weights_file(Path(source))
     try:
-        content = file.read_bytes()
-        load_model(model, str(file))
+        digest = hashlib.sha256()
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+        with utf8_path(file) as name:
+            load_model(model, name)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StorageError(
@@ -35,14 +40,16 @@ def start_from(model: nn.Module, source: str | Path) -> dict[str, str]:
             f"init_from is {str(source)!r}, which holds another architecture ({reason}); give weights of the same "
             f"{type(model).__name__}."
         ) from None
-    return {"path": str(source), "sha256": hashlib.sha256(content).hexdigest()}
+    return {"path": str(source), "sha256": digest.hexdigest()}
 
 
 def _weights_file(source: Path) -> Path:
     if not source.exists():
         raise StorageError(f"init_from is {str(source)!r}, which is not there; give a run or a safetensors file.")
-    if not source.is_dir():
+    if source.is_file():
         return source
+    if not source.is_dir():  # a pipe, which one would wait for
+        raise StorageError(f"init_from is {str(source)!r}, which is no file; give a run or a safetensors file.")
     run = RunFolder(source)
     kind = run.config().get("network", {}).get("kind")
     if kind != "plain":
