@@ -1,4 +1,8 @@
-"""Where a training left the finite numbers: which layer, weight or gradient was the first."""
+"""Where a training left the finite numbers: which layer, weight or gradient was the first.
+
+Every step is checked on a CPU. Elsewhere a look would make each step wait for the device, so the end of an epoch has to
+do: there the weights are checked before they are stored.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,13 @@ from kernelseed.errors import NonFiniteError
 
 def require_finite_loss(loss: Tensor) -> None:
     """An error if a loss is not finite."""
-    if not loss.isfinite().all():
+    if loss.is_cpu and not loss.isfinite().all():
         raise NonFiniteError(f"the loss is {loss.detach().mean().item()}")
 
 
 def require_finite_gradients(net: nn.Module) -> None:
     """An error that names a parameter whose gradient is not finite."""
-    grads = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+    grads = {name: p.grad for name, p in net.named_parameters() if p.grad is not None and p.grad.is_cpu}
     if torch.nn.utils.get_total_norm(grads.values()).isfinite():
         return
     for name, grad in grads.items():
