@@ -22,6 +22,7 @@ from rich.text import Text
 
 import kernelseed as ks
 from kernelseed import cli, report
+from kernelseed.cli import show
 from kernelseed.cli.show import comparison, literal
 from kernelseed.core import cell, printable, storage
 from kernelseed.errors import KernelseedError, StorageError
