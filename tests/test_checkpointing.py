@@ -79,6 +79,7 @@ def test_two_backward_passes_of_ones_own_need_their_graph():
         draw(x).sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")  # by transformers, for another name
 def test_transformers_gradient_checkpointing():
     config = BertConfig(
         vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, num_labels=3
