@@ -15,7 +15,7 @@ from kernelseed.core.ranks import ALLOCATIONS, Layer, Layers, Ranks, by_pattern,
 from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, WeightDistribution
 from kernelseed.errors import ArgumentError
 
-DELTA, MIN_RANK, FACTOR_SIGMA = 0.25, 16, 0.05
+DELTA, MIN_RANK, RHO_OFFSET, FACTOR_SIGMA = 0.25, 16, -5.0, 0.05
 
 
 def germinate(
@@ -26,7 +26,7 @@ def germinate(
     budget: float | None = None,
     allocation: str = "early",
     ranks: Mapping[str, int] | None = None,
-    rho_offset: float = -5.0,
+    rho_offset: float = RHO_OFFSET,
     sigma: float | None = None,
     init: str = "model",
     fixed: bool = False,
@@ -97,6 +97,10 @@ def _kind(over: str, fixed: bool, rho_offset: float, sigma: float | None) -> Kin
     }
     if over not in kinds:
         raise ArgumentError(f"over is {over!r}; allowed are {', '.join(map(repr, kinds))}.")
+    if over != "weights" and rho_offset != RHO_OFFSET:
+        raise ArgumentError(
+            f"rho_offset is {rho_offset} with over={over!r}, where sigma is a share: use sigma=0.05, say."
+        )
     if not fixed:
         return kinds[over]
     if over != "weights":
