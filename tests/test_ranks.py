@@ -112,7 +112,7 @@ BAD = {
     "rank zero": (lambda m: ks.germinate(m, ranks={"0.*": 0}), ["ranks has 0", "at least 1"]),
     "over unknown": (lambda m: ks.germinate(m, over="biases"), ["'biases'", "'weights'", "'factors'", "'channels'"]),
     "fixed factors": (lambda m: ks.germinate(m, over="factors", fixed=True), ["fixed=True", "leave one"]),
-    "an offset for factors": (
+    "offset for factors": (
         lambda m: ks.germinate(m, over="factors", rho_offset=-3.0),
         ["rho_offset is -3.0", "sigma"],
     ),
