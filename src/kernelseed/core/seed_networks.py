@@ -98,9 +98,7 @@ def _kind(over: str, fixed: bool, rho_offset: float, sigma: float | None) -> Kin
     if over not in kinds:
         raise ArgumentError(f"over is {over!r}; allowed are {', '.join(map(repr, kinds))}.")
     if over != "weights" and rho_offset != RHO_OFFSET:
-        raise ArgumentError(
-            f"rho_offset is {rho_offset} with over={over!r}, where sigma is a share: use sigma=0.05."
-        )
+        raise ArgumentError(f"rho_offset is {rho_offset} with over={over!r}, where sigma is a share: use sigma=0.05.")
     if not fixed:
         return kinds[over]
     if over != "weights":
