@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -269,7 +270,6 @@ def parse_json(text: str) -> Any:
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"{twice[:60]!r} is there twice")
     return found
