@@ -97,6 +97,11 @@ class RunFolder:
             self.require_absent()  # another process may have been quicker
             raise
 
+    def tidy(self) -> None:
+        """Remove what killed processes left of the run's files."""
+        for folder in (self.path, self.checkpoints):
+            remove_abandoned(folder)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains this run while the block runs; what killed processes left of its files is removed."""
@@ -109,8 +114,7 @@ class RunFolder:
         except OSError as error:
             raise StorageError(f"can't open {self.path}: {error.strerror}; give the folder of a run.") from None
         try:
-            for folder in (self.path, self.checkpoints):
-                remove_abandoned(folder)
+            self.tidy()
             yield
         finally:
             if held is not None:

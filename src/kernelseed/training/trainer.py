@@ -70,6 +70,7 @@ def train(
     if resume:
         config = _own_config(run, config)
         if run.finished:
+            run.tidy()
             return run.result()
     if config is None:
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
