@@ -163,7 +163,7 @@ def test_every_config_is_the_papers():
     ("arguments", "message"),
     [
         ({"data": "svhn"}, r"data is 'svhn'; allowed: mnist, fashion-mnist, cifar10, cifar100\."),
-        ({"preset": "papr"}, r"preset is 'papr'; allowed: paper, small\. Did you mean 'paper'\?"),
+        ({"preset": "papr"}, r"preset is 'papr'; allowed: paper, medium, small\. Did you mean 'paper'\?"),
         ({"networks": ["ksn-.25"]}, r"rows is 'ksn-\.25'; allowed: baseline, .*Did you mean 'ksn-0\.25'\?"),
         ({"networks": []}, "rows is empty; allowed: baseline"),
         ({"seeds": 0}, "seeds is 0; it is a number of seeds: give at least 1"),

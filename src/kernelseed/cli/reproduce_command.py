@@ -15,6 +15,7 @@ from kernelseed.errors import MissingPackageError
 from kernelseed.reproduction import (
     DATA,
     HEADING,
+    IMAGES,
     MARKS,
     NETWORKS,
     OWN_DEFAULTS,
@@ -37,11 +38,27 @@ from kernelseed.reproduction import reproduce as run_plan
 TABLES = ("table.md", "table.tex")
 
 
+def _show_presets(asked: bool) -> None:
+    """The settings of every preset."""
+    if not asked:
+        return
+    groups = {images: [data for data in DATA if IMAGES[data] == images] for images in IMAGES.values()}
+    drawn = narrow_table(("preset", "for", *(", ".join(group) for group in groups.values())), ())
+    for preset in PRESETS.values():
+        words = [preset.words(group[0]) for group in groups.values()]
+        drawn.add_row(preset.name, preset.about, *words, end_section=True)
+    console.print(drawn)
+    raise typer.Exit
+
+
 def reproduce(
     data: Annotated[str, typer.Argument(help=", ".join(DATA))],
     preset: Annotated[
-        str, typer.Option(help=f"{' or '.join(PRESETS)}: full width and all epochs, or what two cores can do.")
+        str, typer.Option(help=f"The size of the networks and of the training: {', '.join(PRESETS)}.")
     ] = "paper",
+    presets: Annotated[
+        bool, typer.Option("--presets", is_eager=True, callback=_show_presets, help="Show the presets, and do no more.")
+    ] = False,
     rows: Annotated[
         str | None, typer.Option(help=f"Which networks, with commas; default: all. {', '.join(NETWORKS)}")
     ] = None,
