@@ -1,6 +1,6 @@
 """Train what `runs.yaml` lists, one run after another, and keep a result of each that no table needs to train again.
 
-    python experiments/recipe/run.py explore                          # all runs of a study; finished ones are not repeated
+    python experiments/recipe/run.py explore                          # a study; finished runs are not repeated
     python experiments/recipe/run.py explore --only start --only plain
     python experiments/recipe/run.py --list                           # every run with its settings
 

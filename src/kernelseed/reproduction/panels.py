@@ -1,4 +1,4 @@
-"""Figure 3 of the paper: accuracy against the number of parameters, with a panel for each data set."""
+"""Figure 3 of the paper: accuracy against size, with a panel for each data set."""
 
 from __future__ import annotations
 
@@ -70,29 +70,29 @@ def _matplotlib() -> ModuleType:
 
 def _panel(axis: Axes, shown: Table) -> None:
     axis.set_title(f"{shown.title}, preset {shown.preset}", loc="left")
-    axis.set_xlabel("parameters, millions")
+    axis.set_xlabel("parameters, relative to the plain network")
     axis.set_ylabel(METRICS["accuracy"].words)
     for model in SERIES:
         lines = [line for line in shown.lines if line.row.model == model and line.row.name != "Baseline DR"]
-        _series(axis, model, [(line.parameters[1], line.cells["accuracy"].paper, 0.0) for line in lines], ours=False)
+        _series(axis, model, [(line.relative[1], line.cells["accuracy"].paper, 0.0) for line in lines], ours=False)
         _series(axis, model, [point for line in lines if (point := _our_point(line))], ours=True)
         own = [point for line in shown.own_lines if line.row.model == model and (point := _our_point(line))]
         _series(axis, model, own, ours=True, ring=True)
 
 
 Point = tuple[float, float, float]
-"""Parameters, accuracy, and its standard deviation over seeds."""
+"""Relative size, accuracy, and its standard deviation over seeds."""
 
 
 def _our_point(line: Line) -> Point | None:
-    parameters, accuracy = line.parameters[0], line.cells["accuracy"]
-    return None if parameters is None or accuracy.ours is None else (parameters, accuracy.ours, accuracy.spread or 0.0)
+    size, accuracy = line.relative[0], line.cells["accuracy"]
+    return None if size is None or accuracy.ours is None else (size, accuracy.ours, accuracy.spread or 0.0)
 
 
 def _series(axis: Axes, model: str, points: list[Point], ours: bool, ring: bool = False) -> None:
     colour, marker = SERIES[model]
     points = sorted(points)
-    sizes, accuracies = [parameters / 1e6 for parameters, *_ in points], [accuracy for _, accuracy, _ in points]
+    sizes, accuracies = [size for size, *_ in points], [accuracy for _, accuracy, _ in points]
     if any(spread for *_, spread in points):
         axis.vlines(sizes, *zip(*((a - s, a + s) for _, a, s in points), strict=True), color=colour, lw=1.2)
     axis.plot(
@@ -115,7 +115,7 @@ def figure_points(figure: Figure) -> str:
 
     return "\n".join(
         f"{axis.get_title(loc='left')}: "
-        + " ".join(f"({x:.2f}M, {y:.4f})" for line in axis.lines for x, y in numpy.asarray(line.get_xydata()))
+        + " ".join(f"({x:.3f}, {y:.4f})" for line in axis.lines for x, y in numpy.asarray(line.get_xydata()))
         for axis in figure.axes
     )
 
