@@ -312,11 +312,11 @@ def test_a_model_that_can_not_be_is_one_line_and_leaves_no_folder(arguments, mes
     assert not list(Path("runs").iterdir())
 
 
-def test_model_arguments_are_a_json_object(command):
-    for text in ("{widths: 3}", "[200]"):
-        result = command("train", "--model", "mlp", "--model-args", text, "--print-config")
-        assert result.code == 2
-        assert "--model-args" in result.err
+def test_model_arguments_are_a_json_object(refused):
+    for text, words in (("{widths: 3}", "which is no JSON"), ("[200]", "a list")):
+        said = refused("train", "--model", "mlp", "--model-args", text, "--print-config")
+        assert f"model_args is '{text}', {words}" in said
+        assert """write it as '{"widths": [200, 200]}'""" in said
 
 
 def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path):
@@ -369,7 +369,7 @@ def test_a_run_is_resumed_with_its_own_settings_or_not_at_all(command, refused, 
         (["--method", "kns"], "Did you mean 'ksn'?"),
         (["--delta", "2"], "delta is 2.0; allowed: 0 < delta <= 1"),
         (["--method", "bnn", "--delta", "0.5"], "delta is no option of method 'bnn'"),
-        (["--strategy", "fast"], "strategy 'fast'"),
+        (["--strategy", "fsdp"], "strategy is 'fsdp'; allowed: auto, ddp, ddp_find_unused_parameters_true"),
         (["--resume"], "is not there; give the folder of a run, or start one without --resume"),
         (["--data", "mnist", "--data-dir", "data"], "train-images"),
     ],
