@@ -17,6 +17,7 @@ import torch
 
 import kernelseed as ks
 from kernelseed.reproduction import DATA, draw_figure, read_results, write_figure
+from kernelseed.training.learning_rate import lr_factor
 
 ROOT = Path(__file__).resolve().parent.parent
 INK, SOFT, SEED, WARM = "#1f2933", "#9aa5b1", "#2a7f62", "#d97706"
@@ -41,7 +42,20 @@ def write_all(root: Path) -> None:
     hero(folder / "hero.png")
     measured = json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]
     scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
+    schedules(folder / "schedules.svg")
     reproduction(root)
+
+
+def schedules(path: Path) -> None:
+    """The learning rate's factor over a run."""
+    figure, axis = plt.subplots(figsize=(6, 2.2), layout="constrained")
+    for name, warmup, colour in (("constant", 100, SOFT), ("cosine", 100, SEED), ("onecycle", 0, WARM)):
+        factors = [lr_factor(name, step, 1000, warmup) for step in range(1000)]
+        axis.plot(factors, color=colour, label=f"{name}, warmup {warmup}" if warmup else name, lw=1.8)
+    axis.set(xlabel="step", ylabel="factor of lr", ylim=(0, 1.05), xlim=(0, 1000))
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
 
 
 def reproduction(root: Path) -> None:
