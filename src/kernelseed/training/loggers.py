@@ -30,7 +30,9 @@ def check_logger(name: str, run: RunFolder) -> None:
         if name != "mlflow":
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ArgumentError(f"{MLFLOW_SERVER} is {os.environ[MLFLOW_SERVER]!r}, which MLflow refuses: {reason}") from None
+        raise ArgumentError(
+            f"{MLFLOW_SERVER} is {os.environ[MLFLOW_SERVER]!r}, which MLflow refuses: {reason}"
+        ) from None
 
 
 def build_logger(name: str, run: RunFolder) -> Any:
