@@ -231,14 +231,10 @@ def decisions() -> str:
         f"[`benchmarks/decisions.py`](../benchmarks/decisions.py) at commit {short_commit(result['commit'])} with "
         f"torch {result['versions']['torch']}."
     )
-    risk, coverage = (
-        f"threshold for a risk of {settings['risk']:.0%}",
-        f"sets for a coverage of {settings['coverage']:.0%}",
-    )
-    first = table([risk, "wrong answers, mean", "answered", "risk broken"], rows)
-    second = table(
-        [f"sets for a coverage of {coverage}", "hold the class, mean", "worst class", "classes in a set"], sets
-    )
+    risk, coverage = (f"{settings[key]:.0%}" for key in ("risk", "coverage"))
+    first = table([f"threshold for a risk of {risk}", "wrong answers, mean", "answered", "risk broken"], rows)
+    heading = [f"sets for a coverage of {coverage}", "hold the class, mean", "worst class", "classes in a set"]
+    second = table(heading, sets)
     return f"{first}\n\n{second}\n\n{about}"
 
 
