@@ -19,8 +19,12 @@ def _log_normal(w: Tensor, sigma: float) -> Tensor:
     return -0.5 * (w / sigma).square() - (math.log(sigma) + LOG_SQRT_2PI)
 
 
+class Elementwise:
+    """A prior that treats each weight alone, whatever the shapes: the KL of several tensors is that of one."""
+
+
 @dataclass(frozen=True)
-class ScaleMixture:
+class ScaleMixture(Elementwise):
     """pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), independently for each weight.
 
     The defaults are those of the paper: pi = 1/4, -log sigma1^2 = 0 and -log sigma2^2 = 6.
@@ -60,7 +64,7 @@ class ScaleMixture:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Elementwise):
     """N(mean, std^2). The KL of a Gaussian weight has a closed form, so it has no sampling noise."""
 
     std: float = 1.0

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 
-
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """The elements of all tensors, one after another; they have one dtype and device."""
     if _transformed():
@@ -40,8 +39,8 @@ def _views(flat: Tensor, shapes: Sequence[torch.Size], swapped: Sequence[bool]) 
 def stored_as(elements: Tensor, shape: torch.Size, swapped: bool) -> Tensor:
     """The elements as a tensor of this shape, stored with the first two axes swapped or as it is."""
     if not swapped:
-        return elements.view(shape)
-    return elements.view(shape[1], shape[0], *shape[2:]).transpose(0, 1)
+        return elements.reshape(shape)
+    return elements.reshape(shape[1], shape[0], *shape[2:]).transpose(0, 1)
 
 
 class _Flatten(torch.autograd.Function):

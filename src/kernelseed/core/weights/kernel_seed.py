@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, Sample, at_least_float32
+from kernelseed.core.distributions import Gaussian, RhoGaussian, Sample, at_least_float32
 from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample
-from kernelseed.fast import draw_kernel_seed, fold, germinate_matrix, is_transposed, supports
+from kernelseed.fast import draw_kernel_seed, germinate_matrix, is_transposed, supports
 
 
 class KernelSeed(WeightDistribution):
@@ -36,16 +36,20 @@ class KernelSeed(WeightDistribution):
         self.rho_offset = nn.Parameter(mean_germinator.new_full((1,), rho_offset))
 
     def moments(self) -> Gaussian:
-        """Mean and standard deviation, germinated in one matrix product."""
+        """The Gaussian of the germinated mean and rho."""
+        return self.decoded().moments()
+
+    def decoded(self) -> RhoGaussian:
+        """Mean and rho, germinated in one matrix product."""
         mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
         rho = at_least_float32(rho) + self.rho_offset
-        return Gaussian.from_rho(fold(mean, self.shape), fold(rho, self.shape), swapped=is_transposed(self.shape))
+        return RhoGaussian(mean, rho, self.shape, swapped=is_transposed(self.shape))
 
-    def sample(self, noise: Noise) -> Sample:
+    def fused(self, noise: Noise) -> Sample | None:
         """One product and one pass over memory if the kernels support it."""
         parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
         if not supports(*parameters):
-            return super().sample(noise)
+            return None
         return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self.moments, noise)
 
     def factors(self) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,131 @@
+"""Many Gaussians drawn at once: slices of one flat tensor, so that a whole network takes a dozen operations."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernelseed.core.distributions import Decoded, Gaussian, OfGaussians, Prior, RhoGaussian, Sample, as_when_drawn
+from kernelseed.core.noise import Noise, normals
+from kernelseed.core.priors import Elementwise
+from kernelseed.fast import flatten, split, stored_as
+
+
+class Joint:
+    """Decoded weights, by their indices in the network, whose Gaussians are drawn together."""
+
+    def __init__(self, decoded: Mapping[int, Decoded]) -> None:
+        self._decoded = decoded
+        alike: dict[Hashable, dict[tuple[int, int], Gaussian | RhoGaussian]] = {}
+        for index, weight in decoded.items():
+            for part, gaussian in enumerate(weight.gaussians if isinstance(weight, OfGaussians) else ()):
+                if not gaussian.fixed:
+                    alike.setdefault(_statement(gaussian), {})[index, part] = gaussian
+        self._blocks = [_Block(members) for members in alike.values() if len(members) > 1]
+
+    def sample(self, noise: Noise) -> dict[int, Sample]:
+        """Draw every weight once, with its own noise."""
+        made: dict[tuple[int, int], Sample] = {}
+        for block in self._blocks:
+            made |= block.sample(noise)
+        samples = {}
+        for index, weight in self._decoded.items():
+            own = noise.for_weight(index)
+            if isinstance(weight, OfGaussians):
+                parts = enumerate(weight.gaussians)
+                samples[index] = weight.joined([made.get((index, i)) or g.sample(own.for_part(i)) for i, g in parts])
+            else:
+                samples[index] = weight.sample(own)
+        return samples
+
+
+def _statement(gaussian: Gaussian | RhoGaussian) -> Hashable:
+    """What Gaussians must have in common to be stated by the same flat tensors."""
+    return type(gaussian), *((tensor.dtype, tensor.device) for tensor in gaussian.stored())
+
+
+class _Block:
+    """Gaussians that are stated alike, by (index of the weight, part), as one flat Gaussian."""
+
+    def __init__(self, members: Mapping[tuple[int, int], Gaussian | RhoGaussian]) -> None:
+        columns = zip(*(gaussian.stored() for gaussian in members.values()), strict=True)
+        first = next(iter(members.values()))
+        self._flat = first.restated(*map(flatten, columns))
+        self._names = list(members)
+        self._shapes = [gaussian.shape for gaussian in members.values()]
+        self._swapped = [gaussian.swapped for gaussian in members.values()]
+
+    def sample(self, noise: Noise) -> dict[tuple[int, int], Sample]:
+        std = self._flat.std
+        assert std is not None
+        noises = [noise.for_weight(index).for_part(part) for index, part in self._names]
+        counts = [shape.numel() for shape in self._shapes]
+        whole = Whole(self._flat.at(normals(noises, counts, std.dtype, std.device)), len(counts))
+        values = split(whole.sample.value, self._shapes, self._swapped)
+        ends = itertools.accumulate(counts)
+        return {
+            name: PartSample(value, whole, slice(end - count, end), swapped)
+            for name, value, count, end, swapped in zip(self._names, values, counts, ends, self._swapped, strict=True)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """The flat sample of a block, and how many samples are its slices."""
+
+    sample: Sample
+    count: int
+
+
+class PartSample(Sample):
+    """A weight that is a slice of a flat sample. Its Gaussian and its noise are looked up when they are read."""
+
+    value: Tensor
+
+    def __init__(self, value: Tensor, whole: Whole, place: slice, swapped: bool) -> None:
+        self.value, self.whole = value, whole
+        self._place, self._swapped = place, swapped
+        self._look_up = as_when_drawn(self._slice)
+
+    @functools.cached_property
+    def source(self) -> Gaussian:
+        """The Gaussian from which it was drawn."""
+        return self._look_up()
+
+    @functools.cached_property
+    def noise(self) -> Tensor:
+        """The standard normals of the draw."""
+        normal = self.whole.sample.noise
+        assert normal is not None
+        return self._in_shape(normal)
+
+    @property
+    def fixed(self) -> bool:
+        """Never, because fixed weights are not drawn."""
+        return False
+
+    def _slice(self) -> Gaussian:
+        mean, std, log_std = (self._in_shape(tensor) for tensor in self.whole.sample.source.stored())
+        return Gaussian(mean, std, log_std, self._swapped)
+
+    def _in_shape(self, flat: Tensor) -> Tensor:
+        return stored_as(flat[self._place], self.value.shape, self._swapped)
+
+
+def kl_terms(samples: Iterable[Sample], prior: Prior) -> list[Tensor]:
+    """Terms whose sum is the KL of all samples: one for those that were drawn together, if the prior allows it."""
+    terms: list[Tensor] = []
+    together: dict[Whole, list[PartSample]] = {}
+    for part in itertools.chain.from_iterable(sample.parts for sample in samples if not sample.fixed):
+        if isinstance(part, PartSample) and isinstance(prior, Elementwise):
+            together.setdefault(part.whole, []).append(part)
+        else:
+            terms.append(part.kl(prior))
+    for whole, parts in together.items():
+        complete = len(set(parts)) == len(parts) == whole.count
+        terms.extend([whole.sample.kl(prior)] if complete else [part.kl(prior) for part in parts])
+    return terms
