@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernelseed.core.distributions import Prior, Sample, at_least_float32, log_std_of
@@ -53,10 +54,13 @@ class ScaleMixture(Elementwise):
 
     def log_prob(self, w: Tensor) -> Tensor:
         """log P(w), elementwise."""
-        w = at_least_float32(w)
-        wide = _log_normal(w, self.sigma1) + math.log(self.pi)
-        narrow = _log_normal(w, self.sigma2) + math.log1p(-self.pi)
-        return torch.logaddexp(wide, narrow)
+        # log(a + b) = log a + softplus(log b - log a); both logarithms are a constant minus a multiple of the square.
+        square = at_least_float32(w).square()
+        wide, narrow = (0.5 / sigma**2 for sigma in (self.sigma1, self.sigma2))
+        odds = math.log1p(-self.pi) - math.log(self.pi) + math.log(self.sigma1) - math.log(self.sigma2)
+        constant = math.log(self.pi) - math.log(self.sigma1) - LOG_SQRT_2PI
+        share = F.softplus(torch.rsub(square, odds, alpha=narrow - wide), threshold=40.0)
+        return share + torch.rsub(square, constant, alpha=wide)
 
     def kl(self, sample: Sample) -> Tensor:
         """log q(w) - log P(w), summed: the one-sample estimate that Bayes by Backprop uses."""

@@ -1,6 +1,6 @@
 """The fast parts of a draw: C kernels, noise, germination as matrices, thin layers. It needs only torch."""
 
-from kernelseed.fast.flat import flatten, split, stored_as
+from kernelseed.fast.flat import flatten, split, stack, stored_as
 from kernelseed.fast.fused import (
     LOG_SQRT_2PI,
     Drawn,
@@ -28,6 +28,7 @@ __all__ = [
     "one_pass",
     "scale_mixture_kl",
     "split",
+    "stack",
     "stored_as",
     "supports",
     "thin_is_cheaper",

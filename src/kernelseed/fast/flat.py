@@ -19,6 +19,11 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
     return _Flatten.apply(*tensors)
 
 
+def stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape along a new first axis."""
+    return torch.stack(list(tensors)) if _transformed() else _Stack.apply(*tensors)
+
+
 def split(flat: Tensor, shapes: Sequence[torch.Size], swapped: Sequence[bool]) -> Sequence[Tensor]:
     """Views of these shapes; where `swapped`, the elements are stored with the first two axes swapped."""
     if _transformed():
@@ -39,7 +44,7 @@ def _views(flat: Tensor, shapes: Sequence[torch.Size], swapped: Sequence[bool]) 
 def stored_as(elements: Tensor, shape: torch.Size, swapped: bool) -> Tensor:
     """The elements as a tensor of this shape, stored with the first two axes swapped or as it is."""
     if not swapped:
-        return elements.reshape(shape)
+        return elements if elements.shape == shape else elements.reshape(shape)
     return elements.reshape(shape[1], shape[0], *shape[2:]).transpose(0, 1)
 
 
@@ -54,6 +59,18 @@ class _Flatten(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         return _views(grad, ctx.shapes, [False] * len(ctx.shapes))
+
+
+class _Stack(torch.autograd.Function):
+    """torch.stack's backward pass takes an operation for each tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        return torch.stack(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad.unbind()
 
 
 class _Split(torch.autograd.Function):

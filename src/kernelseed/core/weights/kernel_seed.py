@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, RhoGaussian, Sample, at_least_float32
+from kernelseed.core.distributions import Decoded, Gaussian, RhoGaussian, Sample, at_least_float32
 from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample
-from kernelseed.fast import draw_kernel_seed, germinate_matrix, is_transposed, supports
+from kernelseed.fast import draw_kernel_seed, germinate_matrix, is_transposed, stack, supports
 
 
 class KernelSeed(WeightDistribution):
@@ -45,6 +46,17 @@ class KernelSeed(WeightDistribution):
         rho = at_least_float32(rho) + self.rho_offset
         return RhoGaussian(mean, rho, self.shape, swapped=is_transposed(self.shape))
 
+    @classmethod
+    def decoded_together(cls, weights: Sequence[KernelSeed]) -> Sequence[Decoded]:
+        """Seeds of equal shapes are germinated in one batched product."""
+        if cls is not KernelSeed:  # a subclass may decode in another way
+            return super().decoded_together(weights)
+        alike: dict[Hashable, list[KernelSeed]] = {}
+        for weight in weights:
+            alike.setdefault((weight.shape, weight.rank, weight.seed.dtype, weight.seed.device), []).append(weight)
+        decoded = {w: g for group in alike.values() for w, g in zip(group, _germinate_batch(group), strict=True)}
+        return [decoded[weight] for weight in weights]
+
     def fused(self, noise: Noise) -> Sample | None:
         """One product and one pass over memory if the kernels support it."""
         parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
@@ -65,3 +77,16 @@ class KernelSeed(WeightDistribution):
         """See `WeightDistribution.from_spec`."""
         shape = torch.Size(spec["shape"])
         return cls(*blank_factors(shape, spec["rank"]), 0.0, shape)
+
+
+def _germinate_batch(weights: Sequence[KernelSeed]) -> Sequence[RhoGaussian]:
+    """What `decoded` gives for each of these, which have the same shape and rank."""
+    if len(weights) == 1:
+        return [weights[0].decoded()]
+    germinators = stack([g for w in weights for g in (w.mean_germinator, w.rho_germinator)])
+    seeds = stack([w.seed for w in weights])
+    both = germinate_matrix(germinators.view(len(weights), -1, weights[0].rank), seeds)
+    mean, rho = both.view(len(weights), 2, -1).unbind(1)
+    rho = at_least_float32(rho) + stack([w.rho_offset for w in weights])
+    shape, swapped = weights[0].shape, is_transposed(weights[0].shape)
+    return [RhoGaussian(m, r, shape, swapped) for m, r in zip(mean.unbind(), rho.unbind(), strict=True)]
