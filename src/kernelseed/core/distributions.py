@@ -127,6 +127,10 @@ class Gaussian:
         """The shape of the weight."""
         return self.mean.shape
 
+    def moments(self) -> Gaussian:
+        """Itself."""
+        return self
+
     @property
     def gaussians(self) -> Sequence[Gaussian]:
         """Itself; see `OfGaussians`."""

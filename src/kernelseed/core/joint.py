@@ -12,7 +12,10 @@ from torch import Tensor
 from kernelseed.core.distributions import Decoded, Gaussian, OfGaussians, Prior, RhoGaussian, Sample, as_when_drawn
 from kernelseed.core.noise import Noise, normals
 from kernelseed.core.priors import Elementwise
-from kernelseed.fast import flatten, split, stored_as
+from kernelseed.fast import flatten, in_blocks, split, stored_as
+
+Name = tuple[int, int]
+"""The index of a weight in the network, and of one of its Gaussians."""
 
 
 class Joint:
@@ -20,27 +23,40 @@ class Joint:
 
     def __init__(self, decoded: Mapping[int, Decoded]) -> None:
         self._decoded = decoded
-        alike: dict[Hashable, dict[tuple[int, int], Gaussian | RhoGaussian]] = {}
+        alike: dict[Hashable, dict[Name, Gaussian | RhoGaussian]] = {}
         for index, weight in decoded.items():
             for part, gaussian in enumerate(weight.gaussians if isinstance(weight, OfGaussians) else ()):
                 if not gaussian.fixed:
                     alike.setdefault(_statement(gaussian), {})[index, part] = gaussian
-        self._blocks = [_Block(members) for members in alike.values() if len(members) > 1]
+        self._alone: dict[Name, Gaussian] = {}
+        self._blocks: list[_Block] = []
+        for members in alike.values():
+            device = next(iter(members.values())).mean.device
+            for block in in_blocks(members.items(), lambda member: member[1].shape.numel(), device):
+                if len(block) > 1:
+                    self._blocks.append(_Block(dict(block)))
+                else:
+                    [(name, gaussian)] = block
+                    self._alone[name] = gaussian.moments()
 
     def sample(self, noise: Noise) -> dict[int, Sample]:
         """Draw every weight once, with its own noise."""
-        made: dict[tuple[int, int], Sample] = {}
+        made: dict[Name, Sample] = {name: g.sample(_noise_of(name, noise)) for name, g in self._alone.items()}
         for block in self._blocks:
             made |= block.sample(noise)
         samples = {}
         for index, weight in self._decoded.items():
-            own = noise.for_weight(index)
             if isinstance(weight, OfGaussians):
                 parts = enumerate(weight.gaussians)
-                samples[index] = weight.joined([made.get((index, i)) or g.sample(own.for_part(i)) for i, g in parts])
+                samples[index] = weight.joined([made.get((index, part)) or g.at_mean() for part, g in parts])
             else:
-                samples[index] = weight.sample(own)
+                samples[index] = weight.sample(noise.for_weight(index))
         return samples
+
+
+def _noise_of(name: Name, noise: Noise) -> Noise:
+    index, part = name
+    return noise.for_weight(index).for_part(part)
 
 
 def _statement(gaussian: Gaussian | RhoGaussian) -> Hashable:
@@ -49,20 +65,19 @@ def _statement(gaussian: Gaussian | RhoGaussian) -> Hashable:
 
 
 class _Block:
-    """Gaussians that are stated alike, by (index of the weight, part), as one flat Gaussian."""
+    """Gaussians that are stated alike, as one flat Gaussian."""
 
-    def __init__(self, members: Mapping[tuple[int, int], Gaussian | RhoGaussian]) -> None:
-        columns = zip(*(gaussian.stored() for gaussian in members.values()), strict=True)
-        first = next(iter(members.values()))
-        self._flat = first.restated(*map(flatten, columns))
-        self._names = list(members)
-        self._shapes = [gaussian.shape for gaussian in members.values()]
-        self._swapped = [gaussian.swapped for gaussian in members.values()]
+    def __init__(self, members: Mapping[Name, Gaussian | RhoGaussian]) -> None:
+        self._names, gaussians = list(members), list(members.values())
+        columns = zip(*(gaussian.stored() for gaussian in gaussians), strict=True)
+        self._flat = gaussians[0].restated(*map(flatten, columns))
+        self._shapes = [gaussian.shape for gaussian in gaussians]
+        self._swapped = [gaussian.swapped for gaussian in gaussians]
 
-    def sample(self, noise: Noise) -> dict[tuple[int, int], Sample]:
+    def sample(self, noise: Noise) -> dict[Name, Sample]:
         std = self._flat.std
         assert std is not None
-        noises = [noise.for_weight(index).for_part(part) for index, part in self._names]
+        noises = [_noise_of(name, noise) for name in self._names]
         counts = [shape.numel() for shape in self._shapes]
         whole = Whole(self._flat.at(normals(noises, counts, std.dtype, std.device)), len(counts))
         values = split(whole.sample.value, self._shapes, self._swapped)

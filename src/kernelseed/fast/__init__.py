@@ -1,6 +1,6 @@
 """The fast parts of a draw: C kernels, noise, germination as matrices, thin layers. It needs only torch."""
 
-from kernelseed.fast.flat import flatten, split, stack, stored_as
+from kernelseed.fast.flat import flatten, in_blocks, split, stack, stored_as
 from kernelseed.fast.fused import (
     LOG_SQRT_2PI,
     Drawn,
@@ -24,6 +24,7 @@ __all__ = [
     "flatten",
     "fold",
     "germinate_matrix",
+    "in_blocks",
     "is_transposed",
     "one_pass",
     "scale_mixture_kl",

@@ -5,11 +5,31 @@ On a GPU a small operation takes as long as its launch, so a network's weights a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
+
+
+CACHED = 2**17
+"""Elements that a CPU works on together: more leave its cache between two operations, which then take twice as long."""
+
+
+def in_blocks(items: Iterable[T], elements: Callable[[T], int], device: torch.device) -> list[list[T]]:
+    """Divide items that stand for tensors into those to work on together: on a CPU, as many as its cache holds."""
+    blocks: list[list[T]] = []
+    room = 0
+    for item in items:
+        count = elements(item) if device.type == "cpu" else 0
+        if not blocks or count > room:
+            blocks.append([])
+            room = CACHED
+        blocks[-1].append(item)
+        room -= count
+    return blocks
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample
-from kernelseed.fast import draw_kernel_seed, germinate_matrix, is_transposed, stack, supports
+from kernelseed.fast import draw_kernel_seed, germinate_matrix, in_blocks, is_transposed, stack, supports
 
 
 class KernelSeed(WeightDistribution):
@@ -54,7 +54,10 @@ class KernelSeed(WeightDistribution):
         alike: dict[Hashable, list[KernelSeed]] = {}
         for weight in weights:
             alike.setdefault((weight.shape, weight.rank, weight.seed.dtype, weight.seed.device), []).append(weight)
-        decoded = {w: g for group in alike.values() for w, g in zip(group, _germinate_batch(group), strict=True)}
+        decoded: dict[KernelSeed, Decoded] = {}
+        for group in alike.values():
+            for batch in in_blocks(group, lambda weight: weight.num_weights, group[0].seed.device):
+                decoded |= zip(batch, _germinate_batch(batch), strict=True)
         return [decoded[weight] for weight in weights]
 
     def fused(self, noise: Noise) -> Sample | None:
