@@ -109,6 +109,8 @@ class Gaussian:
         """The sample that these standard normals give, which have the shape of the weight."""
         assert self.std is not None
         value = torch.addcmul(self.mean.to(self.std.dtype), self.std, normal).to(self.mean.dtype)
+        if not torch.is_grad_enabled():
+            return GaussianSample(value, self, normal)
         # All gradients flow back through these four tensors.
         value, mean, std, log_std = one_pass(value, self.mean, self.std, log_std_of(self))
         return GaussianSample(value, Gaussian(mean, std, log_std, self.swapped), normal)

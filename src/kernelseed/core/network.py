@@ -37,8 +37,11 @@ class Draw:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module with these weights and the given arguments."""
-        operands = self._everywhere({name: sample.operand for name, sample in self.samples.items()})
-        return call_with(self.skeleton, {**operands, **self.buffers}, *args, **kwargs)
+        return call_with(self.skeleton, self.operands(), *args, **kwargs)
+
+    def operands(self) -> dict[str, Tensor]:
+        """The tensors that the module runs with: weights, or subclasses that stand for them, and buffers."""
+        return self._everywhere({name: sample.operand for name, sample in self.samples.items()}) | dict(self.buffers)
 
     def kl(self, prior: Prior) -> Tensor:
         """log q(w) - log P(w) at this draw, summed over all weights except fixed ones."""

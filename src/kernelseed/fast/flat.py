@@ -34,26 +34,27 @@ def in_blocks(items: Iterable[T], elements: Callable[[T], int], device: torch.de
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """The elements of all tensors, one after another; they have one dtype and device."""
-    if _transformed():
+    if _without_function():
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
     return _Flatten.apply(*tensors)
 
 
 def stack(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one shape along a new first axis."""
-    return torch.stack(list(tensors)) if _transformed() else _Stack.apply(*tensors)
+    return torch.stack(list(tensors)) if _without_function() else _Stack.apply(*tensors)
 
 
 def split(flat: Tensor, shapes: Sequence[torch.Size], swapped: Sequence[bool]) -> Sequence[Tensor]:
     """Views of these shapes; where `swapped`, the elements are stored with the first two axes swapped."""
-    if _transformed():
+    if _without_function():
         return _views(flat, shapes, swapped)
     return _Split.apply(flat, shapes, swapped)
 
 
-def _transformed() -> bool:
-    """Whether torch.compile or torch.func follows the operations: they take no autograd function that is not theirs."""
-    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+def _without_function() -> bool:
+    """Whether torch.compile or torch.func follows the operations, or no gradients are asked for."""
+    following = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+    return following or not torch.is_grad_enabled()
 
 
 def _views(flat: Tensor, shapes: Sequence[torch.Size], swapped: Sequence[bool]) -> tuple[Tensor, ...]:
