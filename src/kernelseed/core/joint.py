@@ -22,10 +22,12 @@ class Joint:
     """Decoded weights, by their indices in the network, whose Gaussians are drawn together."""
 
     def __init__(self, decoded: Mapping[int, Decoded]) -> None:
+        # Asked once: a question of this kind takes longer than drawing a small weight.
+        self._together = {index: weight for index, weight in decoded.items() if isinstance(weight, OfGaussians)}
         self._decoded = decoded
         alike: dict[Hashable, dict[Name, Gaussian | RhoGaussian]] = {}
-        for index, weight in decoded.items():
-            for part, gaussian in enumerate(weight.gaussians if isinstance(weight, OfGaussians) else ()):
+        for index, weight in self._together.items():
+            for part, gaussian in enumerate(weight.gaussians):
                 if not gaussian.fixed:
                     alike.setdefault(_statement(gaussian), {})[index, part] = gaussian
         self._alone: dict[Name, Gaussian] = {}
@@ -46,9 +48,9 @@ class Joint:
             made |= block.sample(noise)
         samples = {}
         for index, weight in self._decoded.items():
-            if isinstance(weight, OfGaussians):
-                parts = enumerate(weight.gaussians)
-                samples[index] = weight.joined([made.get((index, part)) or g.at_mean() for part, g in parts])
+            if (joint := self._together.get(index)) is not None:
+                parts = enumerate(joint.gaussians)
+                samples[index] = joint.joined([made.get((index, part)) or g.at_mean() for part, g in parts])
             else:
                 samples[index] = weight.sample(noise.for_weight(index))
         return samples

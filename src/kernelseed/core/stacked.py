@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernelseed.core.dropout import DropoutPass
 from kernelseed.core.inputs import tensors_of
@@ -71,8 +71,8 @@ class Ensemble:
         def run(tensors: dict[str, Tensor]) -> Any:
             return call(lambda *args, **kwargs: call_with(skeleton, tensors, *args, **kwargs), x)
 
-        together = torch.func.vmap(run)(self._tensors)
-        return [tree_map(lambda leaf, i=i: leaf[i], together) for i in range(len(self._draws))]
+        leaves, kind = tree_flatten(torch.func.vmap(run)(self._tensors))
+        return [tree_unflatten(own, kind) for own in zip(*(leaf.unbind() for leaf in leaves), strict=True)]
 
 
 def _stacked(draws: Sequence[Draw | DropoutPass]) -> dict[str, Tensor] | None:
