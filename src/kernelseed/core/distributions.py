@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -37,20 +37,6 @@ class Decoded(Protocol):
 
     def at_mean(self) -> Sample:
         """The mean, as a sample."""
-        ...
-
-
-@runtime_checkable
-class OfGaussians(Decoded, Protocol):
-    """A decoded weight made of independent Gaussians, which can be drawn together with those of other weights."""
-
-    @property
-    def gaussians(self) -> Sequence[Gaussian | RhoGaussian]:
-        """What is drawn, each with the noise of its part."""
-        ...
-
-    def joined(self, samples: Sequence[Sample]) -> Sample:
-        """The sample of the weight, from one sample of each Gaussian."""
         ...
 
 
@@ -135,7 +121,7 @@ class Gaussian:
 
     @property
     def gaussians(self) -> Sequence[Gaussian]:
-        """Itself; see `OfGaussians`."""
+        """Itself; see `joint.OfGaussians`."""
         return (self,)
 
     def joined(self, samples: Sequence[Sample]) -> Sample:
@@ -157,51 +143,6 @@ class Gaussian:
         assert self.std is not None
         normals = noise.normal((self.std.numel(),), self.std.dtype, self.std.device)
         return stored_as(normals, self.shape, self.swapped)
-
-
-@dataclass(frozen=True, eq=False)
-class RhoGaussian:
-    """A Gaussian stated by mean and rho, before softplus, which is computed for all weights of a draw at once.
-
-    mean, rho  in any shape, with their elements in the order of the noise
-    """
-
-    mean: Tensor
-    rho: Tensor
-    shape: torch.Size
-    swapped: bool = False
-    fixed = False
-
-    def moments(self) -> Gaussian:
-        """The Gaussian."""
-        mean, rho = (stored_as(elements, self.shape, self.swapped) for elements in (self.mean, self.rho))
-        return Gaussian.from_rho(mean, rho, swapped=self.swapped)
-
-    def sample(self, noise: Noise) -> Sample:
-        """Draw once."""
-        return self.moments().sample(noise)
-
-    def at_mean(self) -> Sample:
-        """The mean, as a sample."""
-        return self.moments().at_mean()
-
-    @property
-    def gaussians(self) -> Sequence[RhoGaussian]:
-        """Itself."""
-        return (self,)
-
-    def joined(self, samples: Sequence[Sample]) -> Sample:
-        """Its one sample."""
-        return samples[0]
-
-    def stored(self) -> tuple[Tensor, ...]:
-        """Mean and rho."""
-        return self.mean, self.rho
-
-    def restated(self, *flat: Tensor) -> Gaussian:
-        """The Gaussian of these in their place."""
-        mean, rho = flat
-        return Gaussian.from_rho(mean, rho)
 
 
 def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from kernelseed.core.distributions import Decoded, Gaussian, OfGaussians, Prior, RhoGaussian, Sample, as_when_drawn
+from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample, as_when_drawn
 from kernelseed.core.noise import Noise, normals
 from kernelseed.core.priors import Elementwise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.fast import flatten, in_blocks, split, stored_as
+
+
+@runtime_checkable
+class OfGaussians(Decoded, Protocol):
+    """A decoded weight made of independent Gaussians, which can be drawn together with those of other weights."""
+
+    @property
+    def gaussians(self) -> Sequence[Gaussian | RhoGaussian]:
+        """What is drawn, each with the noise of its part."""
+        ...
+
+    def joined(self, samples: Sequence[Sample]) -> Sample:
+        """The sample of the weight, from one sample of each Gaussian."""
+        ...
+
 
 Name = tuple[int, int]
 """The index of a weight in the network, and of one of its Gaussians."""
@@ -57,8 +74,7 @@ class Joint:
 
 
 def _noise_of(name: Name, noise: Noise) -> Noise:
-    index, part = name
-    return noise.for_weight(index).for_part(part)
+    return Noise(noise.key, *name)
 
 
 def _statement(gaussian: Gaussian | RhoGaussian) -> Hashable:

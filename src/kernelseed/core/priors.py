@@ -13,7 +13,7 @@ from kernelseed.core.distributions import Prior, Sample, at_least_float32, log_s
 from kernelseed.errors import ArgumentError
 from kernelseed.fast import LOG_SQRT_2PI
 
-__all__ = ["Gaussian", "Prior", "ScaleMixture"]
+__all__ = ["Elementwise", "Gaussian", "Prior", "ScaleMixture"]
 
 
 def _log_normal(w: Tensor, sigma: float) -> Tensor:

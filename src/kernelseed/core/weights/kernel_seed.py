@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Decoded, Gaussian, RhoGaussian, Sample, at_least_float32
+from kernelseed.core.distributions import Decoded, Gaussian, Sample, at_least_float32
 from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, RhoGaussian, Sample
+from kernelseed.core.distributions import Gaussian, Sample
 from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fused_sample import FusedSample
 from kernelseed.fast import draw_mean_field, supports
