@@ -11,7 +11,7 @@ from kernelseed.core.weights.base import WeightDistribution
 
 
 def sample_together(weights: Iterable[WeightDistribution], noise: Noise) -> list[Sample]:
-    """One sample of each weight, equal to `weight.sample(noise.for_weight(index))`."""
+    """One sample of each weight: on the CPU, that of `weight.sample(noise.for_weight(index))`."""
     samples: dict[int, Sample] = {}
     left: dict[int, WeightDistribution] = {}
     for index, weight in enumerate(weights):
