@@ -14,7 +14,7 @@ from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.show import comparison, console, literal, megas, narrow_table, print_json, say
 from kernelseed.core import cell
 from kernelseed.errors import PathExistsError
-from kernelseed.training import classify, describe_run, evaluate, write_csv
+from kernelseed.training import describe_run, evaluate, predict_files, write_csv
 
 Run = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
 
@@ -48,7 +48,9 @@ def evaluate_command(
 
 def predict_command(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(help="Image files.", metavar="IMAGES...")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Image files, or one CSV file for a run of a table.", metavar="FILES...")
+    ],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="A CSV file to write; default: print.")] = None,
     samples: Annotated[int | None, typer.Option(help="Draws to average; default: the run's.")] = None,
     risk: Annotated[
@@ -59,14 +61,17 @@ def predict_command(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Classify images: label, confidence, entropy, mutual information and, with --risk, whether to abstain.
+    """Predict for images or the rows of a table.
+
+    Of classes it says label, confidence, entropy, mutual information and, with --risk, whether to abstain; of numbers
+    mean, standard deviation, and its aleatoric and epistemic part.
 
     The threshold for abstaining is the one that kept the error rate of the run's validation split at the risk. Each
     draw gets its BatchNorm statistics from the run's training data; where those are not at hand, a warning says so.
     """
     if out is not None and out.exists():
         raise PathExistsError(f"{out} exists; choose another name, or remove it first.")
-    found = classify(run, images, samples, risk, data_dir, **own_model(model, trust_model))
+    found = predict_files(run, files, samples, risk, data_dir, **own_model(model, trust_model))
     if json:
         return print_json(found)
     rows = found["predictions"]

@@ -133,7 +133,9 @@ class Gaussian(Likelihood[Regression]):
     ) -> None:
         super().__init__(read)
         if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-            raise ArgumentError(f"mean is {mean} and std {std}; both must be finite, and std above 0: 0 and 1 scale nothing.")
+            raise ArgumentError(
+                f"mean is {mean} and std {std}; both must be finite, and std above 0: 0 and 1 scale nothing."
+            )
         self.mean, self.std = float(mean), float(std)
         if isinstance(noise, str):
             if noise not in ("learned", "output"):

@@ -1,4 +1,4 @@
-"""From uint8 images or rows of numbers to float32 batches: augmentation, normalisation, and an order that can be repeated."""
+"""From images or rows to float32 batches: augmentation, normalisation, and an order that can be repeated."""
 
 from __future__ import annotations
 

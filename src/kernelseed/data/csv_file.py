@@ -35,8 +35,8 @@ class Cells:
         cell = cell.strip()
         if not cell:
             raise DataError(
-                f"{where} nothing in column {self.name!r}; missing values are not guessed: fill the cell in, remove its "
-                "row, or leave the column out."
+                f"{where} nothing in column {self.name!r}; missing values are not guessed: fill the cell in, remove "
+                "its row, or leave the column out."
             )
         number = as_number(cell)
         if not self.is_number:
@@ -55,16 +55,16 @@ class Cells:
             )
         if not abs(number) <= LARGEST:  # NaN is not either
             raise DataError(
-                f"{where} {cell[:60]!r} in column {self.name!r}; numbers must be finite and at most {LARGEST:g} in size: "
-                "put it right, or take another unit."
+                f"{where} {cell[:60]!r} in column {self.name!r}; numbers must be finite and at most {LARGEST:g} in "
+                "size: put it right, or take another unit."
             )
         self.numbers.append(number)
 
     def _refuse_numbers(self, cell: str, number: float | None, where: str) -> None:
         if number is not None:
             raise DataError(
-                f"{where} the number {cell[:60]!r} in column {self.name!r}, whose first cell is a word; write numbers in "
-                "all of them, or words."
+                f"{where} the number {cell[:60]!r} in column {self.name!r}, whose first cell is a word; write numbers "
+                "in all of them, or words."
             )
         if "," in cell and as_number(cell.replace(",", "")) is not None:
             raise DataError(f"{where} {cell[:60]!r} in column {self.name!r}; write numbers with a point, such as 3.14.")
@@ -119,7 +119,9 @@ def _columns(
         if len(row) != len(names):
             raise DataError(f"{path} has {len(row)} cells in row {number}, and {len(names)} columns: make them equal.")
         if not columns:
-            kinds = known or {name: as_number(cell.strip() or "0") is not None for name, cell in zip(names, row)}
+            kinds = known or {
+                name: as_number(cell.strip() or "0") is not None for name, cell in zip(names, row, strict=True)
+            }
             columns = [(names.index(name), Cells(name, kinds[name])) for name in wanted]
         for place, column in columns:
             column.append(row[place], f"{path} has in row {number}")
@@ -167,9 +169,7 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise DataError(f"{path} has the column {twice[0][:60]!r} twice; give every column a name of its own.")
 
 
-def _wanted(
-    path: Path, names: list[str], known: Mapping[str, bool] | None, ignore: Collection[str]
-) -> list[str]:
+def _wanted(path: Path, names: list[str], known: Mapping[str, bool] | None, ignore: Collection[str]) -> list[str]:
     for name in (*(known or ()), *ignore):
         if name not in names:
             raise DataError(f"{path} has no column {name!r}; it has {shown_names(names)}: name one of them.")

@@ -37,7 +37,7 @@ class Split:
             )
         if is_number and self.targets.shape != (count, 1):
             raise ArgumentError(
-                f"targets is of shape {tuple(self.targets.shape)}; it must be ({count}, 1): give one number for each row."
+                f"targets is of shape {tuple(self.targets.shape)}; it must be ({count}, 1): give each row one number."
             )
         for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
             if tensor.is_floating_point() and not tensor.isfinite().all():

@@ -52,7 +52,9 @@ class Column:
                 f"{shown_names(self.categories)}: take one of them, or leave the row out."
             )
         table = torch.tensor([places[word] for word in cells.words])
-        return torch.nn.functional.one_hot(table[torch.frombuffer(cells.codes, dtype=torch.int64)], len(places)).double()
+        return torch.nn.functional.one_hot(
+            table[torch.frombuffer(cells.codes, dtype=torch.int64)], len(places)
+        ).double()
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,14 @@ class Table:
             raise DataError(f"{path} has {width:,} features; at most {MOST_FEATURES:,} are allowed: leave columns out.")
         if (size := 4 * 8 * rows * width) > memory_limit():
             raise DataError(
-                f"{path} has {rows:,} rows of {width:,} features, which take {gigabytes(size)}, and there is memory for "
-                f"{gigabytes(memory_limit())}: leave rows or columns out."
+                f"{path} has {rows:,} rows of {width:,} features, which take {gigabytes(size)}, and there is memory "
+                f"for {gigabytes(memory_limit())}: leave rows or columns out."
             )
         return torch.cat([column.encode(cells[column.name], path) for column in self.columns], 1)
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` takes."""
-        target = {"name": self.target.name}
+        target: dict[str, Any] = {"name": self.target.name}
         if self.target.is_number:
             target |= {"mean": self.target.mean, "std": self.target.std}
         columns = [
@@ -112,8 +114,6 @@ class Table:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Table:
         """From what `as_json` gave."""
-        columns = [
-            Column(c["name"], tuple(c["categories"]) if "categories" in c else None) for c in stored["columns"]
-        ]
+        columns = [Column(c["name"], tuple(c["categories"]) if "categories" in c else None) for c in stored["columns"]]
         target = stored["target"]
         return cls(tuple(columns), Target(target["name"], target.get("mean"), target.get("std")))

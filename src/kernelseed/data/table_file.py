@@ -88,15 +88,15 @@ def standardised(data: Dataset, path: Path | str) -> Dataset:
         values = data.train.targets
         if values.min() == values.max():
             raise DataError(
-                f"{path} has {values[0].item():g} in every training row of the target {target.name!r}; there is nothing "
-                "to learn: name another target, or give more rows."
+                f"{path} has {values[0].item():g} in every training row of the target {target.name!r}; there is "
+                "nothing to learn: name another target, or give more rows."
             )
         if scale < 1 / LARGEST:
             raise DataError(f"{path} has a target {target.name!r} of {centre:g} ± {scale:g}: take another unit.")
         if abs(centre) > _COARSEST * scale:
             raise DataError(
-                f"{path} has a target {target.name!r} of {centre:g} ± {scale:g}; float32 can't tell such numbers apart: "
-                "subtract a constant."
+                f"{path} has a target {target.name!r} of {centre:g} ± {scale:g}; float32 can't tell such numbers "
+                "apart: subtract a constant."
             )
         target = Target(target.name, centre, scale)
     return replace(data, mean=mean, std=std, table=replace(data.table, target=target))
