@@ -93,15 +93,15 @@ def main() -> None:
             method: {"metrics": {key: mean_and_error([r[key] for r in runs]) for key in runs[0]}, "splits": runs}
             for method, runs in each.items()
         }
-    result = {
-        "settings": {**SETTINGS, "schedule": "cosine", "methods": METHODS},
-        "seeds": "the number of the split",
-        "splits": given.splits,
-        "found": found,
-        "processor_seconds": round(time.process_time() - begun),
-        **provenance(),
-    }
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        result = {
+            "settings": {**SETTINGS, "schedule": "cosine", "methods": METHODS},
+            "seeds": "the number of the split",
+            "splits": given.splits,
+            "found": found,
+            "processor_seconds": round(time.process_time() - begun),
+            **provenance(),
+        }
+        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,22 +78,22 @@ def load(
         raise ArgumentError(f"target, task, test and ignore are for csv:PATH only; {name} does without them.")
     constants: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     if name.startswith(_FOLDER):
-        train, test, class_names = read_folder(_folder_path(name), seed, options)
+        train, rest, class_names = read_folder(_folder_path(name), seed, options)
     else:
         _refuse_options(name, options)
         if name == _DIGITS:
-            (train, test), class_names = read_digits(), tuple("0123456789")
+            (train, rest), class_names = read_digits(), tuple("0123456789")
         else:
             _check_known(name)
             known = KNOWN[name]
             paths = provide(known.train + known.test, data_folder(data_dir), download)
-            train, test = known.read(paths[: len(known.train)]), known.read(paths[len(known.train) :])
+            train, rest = known.read(paths[: len(known.train)]), known.read(paths[len(known.train) :])
             class_names, constants = known.class_names, (known.mean, known.std)
     held_out = None
     if validation:
         train, held_out = stratified_split(train, validation, seed)
     mean, std = constants or channel_statistics(train.images)
-    return Dataset(name, train, held_out, test, class_names, mean, std)
+    return Dataset(name, train, held_out, rest, class_names, mean, std)
 
 
 def load_test(

@@ -43,10 +43,8 @@ class Task(ABC):
 
     def require_classes(self, name: str, given: object) -> None:
         """An error if an argument that is for classification was given to another task."""
-        if given and not isinstance(self, Classes):
-            raise ConfigError(
-                f"{name} is {given}, but the run's task is {self.name}, which has no classes: leave it out."
-            )
+        if given not in (None, False) and not isinstance(self, Classes):
+            raise ConfigError(f"{name} is {given}, but the run's task is {self.name}, without classes: leave it out.")
 
 
 @dataclass(frozen=True, eq=False)
