@@ -1,6 +1,6 @@
 """make tables: regression on the UCI tables with their published splits, plain, MC-dropout, BNN and KSN.
 
-    python benchmarks/tables.py FOLDER --out results/tables.json
+    python benchmarks/tables.py FOLDER --names concrete --out results/tables
 
 FOLDER has NAME.csv, whose column y is the target, and NAME.test-rows.txt: a line a split, with the numbers of its test
 rows from 0. They are those of Hernandez-Lobato and Adams (2015), which Gal and Ghahramani (2016) use.
@@ -74,13 +74,13 @@ def mean_and_error(values: list[float]) -> dict[str, float]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--out", type=Path, default=Path("results/tables.json"))
+    arguments.add_argument("--out", type=Path, default=Path("results/tables"), help="a file a table")
     arguments.add_argument("--names", default="concrete,energy,wine-red,yacht")
-    arguments.add_argument("--splits", type=int, default=5)
+    arguments.add_argument("--splits", type=int, default=3)
     given = arguments.parse_args()
     torch.set_num_threads(1)
-    begun, found = time.process_time(), {}
     for name in given.names.split(","):
+        begun = time.process_time()
         lines = (given.folder / f"{name}.test-rows.txt").read_text().splitlines()[: given.splits]
         each: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
         for number, line in enumerate(lines):
@@ -89,11 +89,12 @@ def main() -> None:
             for method, (kind, options) in METHODS.items():
                 each[method].append(run(data, kind, options, seed=number))
                 print(name, number, method, each[method][-1]["rmse"], each[method][-1]["nll"], flush=True)
-        found[name] = {
+        found = {
             method: {"metrics": {key: mean_and_error([r[key] for r in runs]) for key in runs[0]}, "splits": runs}
             for method, runs in each.items()
         }
         result = {
+            "data": name,
             "settings": {**SETTINGS, "schedule": "cosine", "methods": METHODS},
             "seeds": "the number of the split",
             "splits": given.splits,
@@ -101,7 +102,8 @@ def main() -> None:
             "processor_seconds": round(time.process_time() - begun),
             **provenance(),
         }
-        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

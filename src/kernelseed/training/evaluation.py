@@ -20,7 +20,7 @@ from kernelseed.training.given import prepared
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
-from kernelseed.training.tasks import stored_task, summarise
+from kernelseed.training.tasks import require_same_table, stored_task, summarise
 
 
 def evaluate(
@@ -61,6 +61,7 @@ def evaluate(
         require_validation(folder, config, "fit a temperature on")
     net = folder.network(model, trust_model)
     data = config.load_data(data_dir) if data is None else prepared(config, data, described)
+    require_same_table(described, data, folder.path)
     outside = _out_of_distribution(ood, data, data_dir) if ood else None
     found: dict[str, Any] = {
         "settings": {"samples": config.samples, "update_bn": config.update_bn, "seed": config.seed, "temperature": {}},

@@ -17,7 +17,7 @@ from torch import Tensor
 from kernelseed import metrics
 from kernelseed.core import Classification, Likelihood, Regression, likelihoods
 from kernelseed.data import Dataset, Target
-from kernelseed.errors import ConfigError, StorageError
+from kernelseed.errors import ConfigError, DataError, StorageError
 
 Prediction = Classification | Regression
 
@@ -124,6 +124,32 @@ def stored_task(described: Mapping[str, Any], where: str | Path) -> Task:
     if not described.get("classes"):
         raise StorageError(f"{where} names no classes and no target of numbers; take another copy of the run.")
     return Classes(described["classes"])
+
+
+def describe_data(data: Dataset) -> dict[str, Any]:
+    """What a run's folder keeps of its data."""
+    return {
+        "name": data.name,
+        **({"classes": list(data.class_names)} if data.class_names else {}),
+        **({"table": data.table.as_json()} if data.table else {}),
+        "image": list(data.train.inputs.shape[1:]),
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "train": len(data.train),
+        "validation": len(data.validation) if data.validation else 0,
+        "test": len(data.test),
+    }
+
+
+def require_same_table(described: Mapping[str, Any], data: Dataset, where: str | Path) -> None:
+    """An error unless a table's columns and what standardises them are those that the run's folder keeps."""
+    if data.table is None:
+        return
+    now = describe_data(data)
+    if any(described.get(key) != now[key] for key in ("table", "mean", "std", "train")):
+        raise DataError(
+            f"{data.name} is not the table that {where} was started with; put its rows back, or start another run."
+        )
 
 
 def summarise(prediction: Prediction, targets: Tensor) -> dict[str, float]:

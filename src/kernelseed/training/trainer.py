@@ -31,7 +31,7 @@ from kernelseed.training.loggers import build_logger
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
-from kernelseed.training.tasks import summarise, task_of
+from kernelseed.training.tasks import describe_data, require_same_table, summarise, task_of
 from kernelseed.training.warm_start import start_from
 
 LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
@@ -79,6 +79,8 @@ def train(
     if trainer.is_global_zero and not resume:
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
+    if resume:
+        require_same_table(run.config()["data"], data, run.path)
     torch.manual_seed(derive_seed("initial weights", config.seed))
     plain, origin = _warm_start(plain_model(config, data, model, trust_model, run.path), config, run)
     batches, validation = _batches(config, data, trainer)
@@ -149,7 +151,7 @@ def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
 
 def _create(run: RunFolder, config: Config, data: Dataset, posterior: nn.Module, origin: dict[str, Any]) -> None:
     network = describe(posterior, config.recipe(data))
-    described = {"network": network, "training": config.as_json(), "data": _describe_data(data)}
+    described = {"network": network, "training": config.as_json(), "data": describe_data(data)}
     run.create(run.path, {**described, **origin})
 
 
@@ -333,20 +335,6 @@ def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> 
                 run.write_prediction(part, way, prediction, split.targets)
         found[way] = summarise(prediction, data.test.targets)
     return found
-
-
-def _describe_data(data: Dataset) -> dict[str, Any]:
-    return {
-        "name": data.name,
-        **({"classes": list(data.class_names)} if data.class_names else {}),
-        **({"table": data.table.as_json()} if data.table else {}),
-        "image": list(data.train.inputs.shape[1:]),
-        "mean": list(data.mean),
-        "std": list(data.std),
-        "train": len(data.train),
-        "validation": len(data.validation) if data.validation else 0,
-        "test": len(data.test),
-    }
 
 
 def _count(module: nn.Module) -> int:
