@@ -262,12 +262,12 @@ def test_every_method_trains_the_noise_with_the_network(name, options):
     torch.manual_seed(0)
     x = torch.randn(128, 1)
     y = 2 * x + 0.1 * torch.randn(128, 1)
-    rates = {"vadam": 0.3, "vogn": 0.05, "ivon": 0.05}
-    method = ks.methods.make(name, lr=rates.get(name, 0.03), **options)
+    own = {"vadam": {"lr": 3.0, "train_samples": 1}, "vogn": {"lr": 0.05}, "ivon": {"lr": 0.05}}
+    method = ks.methods.make(name, **own.get(name, {"lr": 0.05}), **options)
     net = method.build(ks.models.WithNoise(ks.models.mlp(1, 1, (), widths=(8,))))
     likelihood = ks.likelihoods.Gaussian("output")
     optimizer = method.build_optimizer(net, len(x))
-    for step in range(150):
+    for step in range(100):
         method.step(net, optimizer, x, y, ks.schedules.Moment(step, len(x)), likelihood=likelihood)
     found = ks.predict(method.posterior(net, optimizer), x, 4, likelihood=likelihood)
     assert found.mean.shape == found.aleatoric.shape == (128, 1)

@@ -95,6 +95,11 @@ def error_when_sure(runs: Sequence[tuple[str, RegressionRecord, Look]]) -> Marku
     return lines(series, "share of examples answered", "RMSE among them", x_show=percent, from_zero=True)
 
 
+def varies(run: RegressionRecord) -> bool:
+    """Whether its predicted deviations differ; those of one network with one noise do not."""
+    return bool(run.std.max() > (1 + 1e-6) * run.std.min())
+
+
 def running_rmse(run: RegressionRecord) -> np.ndarray:
     """The RMSE of the first k examples, by their predicted deviation, for each k."""
     order = np.argsort(run.std, kind="stable")

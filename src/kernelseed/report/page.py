@@ -93,6 +93,7 @@ def _of_classes(shown: Sequence[Shown]) -> dict[str, Any]:
 def _of_numbers(shown: Sequence[Shown]) -> dict[str, Any]:
     """What the page says of regression alone."""
     runs = [(one.name, one.run, one.look) for one in shown]
+    varying = [one for one in shown if numbers.varies(one.run)]
     rmse = REGRESSION_METRICS["rmse"]
     notes = [f"{rmse.title} {rmse.show(one.run.metrics['rmse'])}" for one in shown]
     drawn = [numbers.predicted_against_true(one.run, one.look, one.name) for one in shown]
@@ -101,8 +102,8 @@ def _of_numbers(shown: Sequence[Shown]) -> dict[str, Any]:
             "predicted": [Panel(svg, one, note) for svg, one, note in zip(drawn, shown, notes, strict=True)],
             "coverage": numbers.coverage_curves(runs),
             "parts": [(one, numbers.parts_row(one.run)) for one in shown],
-            "errors": [Panel(numbers.error_against_std(one.run, one.look, one.name), one) for one in shown],
-            "sure": numbers.error_when_sure(runs),
+            "errors": [Panel(numbers.error_against_std(one.run, one.look, one.name), one) for one in varying],
+            "sure": numbers.error_when_sure([(one.name, one.run, one.look) for one in varying]) if varying else "",
         }
     }
 
