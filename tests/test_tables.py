@@ -136,7 +136,7 @@ BAD = {
     "short row": (rows("1,red"), "has 2 cells in row 10, and 3 columns"),
     "constant": (["1,red,5"] * 9, "has 5 in every training row of the target 'price'"),
     "far away": ([f"1,red,{1e9 + 1000 * i}" for i in range(9)], "float32 can't tell such numbers apart"),
-    "people": ([f"1,p{'abcdefghijklmnop'[i]},{i}" for i in range(16)], "16 different words .* --ignore colour"),
+    "people": ([f"1,p{'abcdefghijklmnop'[i]},{i}" for i in range(16)], "16 different words .*--ignore colour"),
     "quote": (rows('1,"red,1'), "is no CSV file"),
     "latin": (("\n".join(["size,colour,price", *rows()]) + "\n1,gr\xfcn,1").encode("latin-1"), "is no text in UTF-8"),
 }  # fmt: skip

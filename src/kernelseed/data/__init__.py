@@ -16,10 +16,10 @@
 """
 
 from kernelseed.data.batches import Batches, augment, normalise
+from kernelseed.data.columns import Table, Target
 from kernelseed.data.dataset import Dataset, Split, stratified_split
 from kernelseed.data.images import read_images
 from kernelseed.data.loading import Available, available, fetch, load, load_test
-from kernelseed.data.table import Table, Target
 from kernelseed.data.table_file import CSV, TASKS, TableOptions, hold_out, standardised
 from kernelseed.errors import DataError
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelseed.core.seeds import generator_for
-from kernelseed.data.table import Table
+from kernelseed.data.columns import Table
 from kernelseed.errors import ArgumentError
 
 

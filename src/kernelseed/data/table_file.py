@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from kernelseed.data.columns import Column, Table, Target
 from kernelseed.data.csv_file import LARGEST, Cells, as_number, read_csv, shown_names, written
 from kernelseed.data.dataset import Dataset, Split, feature_statistics, stratified_split
-from kernelseed.data.table import Column, Table, Target
 from kernelseed.errors import ArgumentError, DataError
 
 CSV = "csv:"
