@@ -6,6 +6,7 @@ WithNoise                           a regression network with one learned noise
 build                               any model, of ours or of yours, by its recipe
 """
 
+from kernelseed.models.noisy import WithNoise
 from kernelseed.models.own import (
     FACTS,
     GIVEN,
@@ -20,7 +21,6 @@ from kernelseed.models.own import (
 from kernelseed.models.perceptron import MLP, mlp
 from kernelseed.models.recipes import BUILDERS, from_recipe, recipe
 from kernelseed.models.resnet import STEMS, ResNet, resnet18, resnet34, resnet50
-from kernelseed.models.with_noise import WithNoise
 
 __all__ = [
     "BUILDERS",

@@ -15,7 +15,7 @@ from torch import nn
 
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.fast.taps import TrimmedConv2d, trim
-from kernelseed.models.with_noise import WithNoise
+from kernelseed.models.noisy import WithNoise
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 

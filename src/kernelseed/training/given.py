@@ -98,18 +98,17 @@ def check_output(model: nn.Module, data: Dataset) -> None:
     task, model = task_of(data), model.model if isinstance(model, WithNoise) else model
     images = normalise(data.train.inputs[:2], data.mean, data.std)
     first = next((p for p in model.parameters() if p.is_floating_point()), images)
-    shape = tuple(images.shape[1:])
+    shape, what = tuple(images.shape[1:]), "images" if data.table is None else "rows"
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             output = copy.deepcopy(model).eval()(images.to(first))
     except Exception as error:  # whatever a model of another kind makes of images
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        what = "images" if data.table is None else "rows"
         raise ConfigError(f"the model {type(model).__name__} can't take {what} of shape {shape}: {reason}.") from error
     wanted = (len(images), task.num_outputs)
     if not isinstance(output, Tensor) or output.shape != wanted:
         got = f"of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise ConfigError(
-            f"the output of the model {type(model).__name__} for {len(images)} examples is {got}; it must be a tensor "
+            f"the output of the model {type(model).__name__} for {len(images)} {what} is {got}; it must be a tensor "
             f"of shape {wanted}: {task.wanted}."
         )
