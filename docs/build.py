@@ -155,8 +155,8 @@ def uci_tables() -> str:
         f"{settings['steps']} steps of {settings['batch_size']} rows, Adam from {settings['lr']} by a cosine, "
         f"{settings['samples']} draws. From [`results/tables`](../results/tables), made by `python "
         f"benchmarks/tables.py FOLDER` at commit {short_commit(result['commit'])} with torch "
-        f"{result['versions']['torch']} on an {result['processor']}. The published numbers are of one hidden layer and 20 "
-        "splits."
+        f"{result['versions']['torch']} on an {result['processor']}. The published numbers are of one hidden layer and "
+        "20 splits."
     )
     return "\n\n".join(parts)
 
