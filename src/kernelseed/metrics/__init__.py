@@ -3,7 +3,8 @@
     summary(probs, labels)                      accuracy, nll, brier, ece, ace, mce, adaptive_ece
     regression_summary(mean, std, targets)      rmse, mae, nll, crps, coverage of central intervals
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
-    risk_coverage, aurc, threshold_at_risk      the error rate when a model abstains from uncertain answers
+    risk_coverage, aurc, eaurc, augrc           the error rate when a model abstains from uncertain answers
+    threshold_at_risk                           a confidence to abstain below; `ks.abstention` is the one with a bound
     auroc, fpr_at_95_tpr                        the detection of out-of-distribution inputs
     METRICS, REGRESSION_METRICS, metrics_of     names and formats of metrics in tables, and which direction is better
     TemperatureScaling                          calibration by one number
@@ -13,6 +14,7 @@ depend on the order of the examples.
 """
 
 from kernelseed.metrics.calibration import TemperatureScaling
+from kernelseed.metrics.checks import check_labels, check_probs
 from kernelseed.metrics.probabilities import (
     Reliability,
     accuracy,
@@ -25,7 +27,7 @@ from kernelseed.metrics.probabilities import (
     reliability,
     summary,
 )
-from kernelseed.metrics.ranking import aurc, auroc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
+from kernelseed.metrics.ranking import augrc, aurc, auroc, eaurc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
 from kernelseed.metrics.regression import (
     LEVELS,
     crps,
@@ -47,10 +49,14 @@ __all__ = [
     "accuracy",
     "ace",
     "adaptive_ece",
+    "augrc",
     "aurc",
     "auroc",
     "brier",
+    "check_labels",
+    "check_probs",
     "crps",
+    "eaurc",
     "ece",
     "fpr_at_95_tpr",
     "gaussian_nll",

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
 from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, auroc, reliability, risk_coverage
-from kernelseed.report import figures, findings, gallery, numbers
+from kernelseed.report import figures, findings, gallery, numbers, promises
 from kernelseed.report.record import Record, RegressionRecord, RunRecord
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
 
@@ -85,6 +85,12 @@ def _of_classes(shown: Sequence[Shown]) -> dict[str, Any]:
         "confidence": [_confidence(one) for one in shown],
         "risk": _risk(shown),
         "risk_rows": [(one, _risk_row(one.run)) for one in shown],
+        "risks": [percent(risk) for risk in promises.RISKS],
+        "kept_risks": [(one, promises.kept_risks(one.run)) for one in shown if one.run.validation is not None],
+        "set_coverage": percent(promises.COVERAGE),
+        "sets": [
+            (one, row) for one in shown if one.run.validation is not None and (row := promises.held_sets(one.run))
+        ],
         "ood": _ood(shown),
         "uncertain": [(one, *_images(one.run)) for one in shown if one.run.images is not None],
     }

@@ -82,6 +82,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
                 )
             )
             continue
+        held_out = run.prediction("validation", way) if run.has_prediction("validation", way) else None
         found.append(
             RunRecord(
                 **common,
@@ -93,6 +94,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
                 images=images,
                 ood_name=None if outside is None else ood["name"],
                 ood_entropy=None if outside is None else outside.entropy.numpy(),
+                validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
             )
         )
     return found

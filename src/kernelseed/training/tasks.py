@@ -20,6 +20,7 @@ from kernelseed.data import Dataset, Target
 from kernelseed.errors import ConfigError, DataError, StorageError
 
 Prediction = Classification | Regression
+SELECTIVE = (metrics.aurc, metrics.eaurc, metrics.augrc)
 
 
 class Task(ABC):
@@ -160,7 +161,7 @@ def summarise(prediction: Prediction, targets: Tensor) -> dict[str, float]:
             "epistemic": prediction.epistemic.mean().sqrt().item(),
         }
     return metrics.summary(prediction.probs.float(), targets) | {
-        "aurc": metrics.aurc(prediction.confidence.float(), prediction.label == targets),
+        **{of.__name__: of(prediction.confidence.float(), prediction.label == targets) for of in SELECTIVE},
         "entropy": prediction.entropy.mean().item(),
         "mutual_information": prediction.mutual_information.mean().item(),
     }
