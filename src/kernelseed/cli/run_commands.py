@@ -67,8 +67,8 @@ def predict_command(
 ) -> None:
     """Predict for images or the rows of a table.
 
-    Of classes it says label, confidence, entropy, mutual information, whether to abstain (--risk), sets (--coverage); of
-    numbers mean, standard deviation, and its aleatoric and epistemic part.
+    Of classes it says label, confidence, entropy, mutual information, whether to abstain (--risk), sets (--coverage).
+    Of numbers it says mean, standard deviation, and its aleatoric and epistemic part.
 
     The last two come from the run's validation split and hold for images that are like it. Each draw gets its BatchNorm
     statistics from the run's training data; where those are not at hand, a warning says so.
