@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelseed.metrics import METRICS
+from kernelseed.metrics import METRICS, REGRESSION_METRICS
 from kernelseed.reproduction import (
     DATA,
     OWN_ROWS,
@@ -40,6 +40,7 @@ PAGES = (
     "docs/performance.md",
     "docs/reliability.md",
     "docs/reproduction.md",
+    "docs/tables.md",
     "results/README.md",
 )
 
@@ -138,6 +139,35 @@ def faults() -> str:
         "be killed, and any time in between."
     )
     return f"{table(heading, rows)}\n\n{about}"
+
+
+UCI = {"concrete": ("5.2", "3.04"), "energy": ("1.66", "1.99")}
+"""RMSE and NLL of MC-dropout in Gal and Ghahramani (2016): one hidden layer of 50, 20 splits."""
+
+
+def uci_tables() -> str:
+    keys, names = ("rmse", "nll", "crps", "coverage_90"), {"plain": "plain", "dropout": "MC-dropout .05", "bnn": "BNN"}
+    names |= {"ksn .25": "KSN δ=.25", "ksn 1": "KSN δ=1"}
+    parts = []
+    for name, (rmse, nll) in UCI.items():
+        result = read(f"results/tables/{name}.json")
+        rows = []
+        for method, found in result["found"].items():
+            each = [found["metrics"][key] for key in keys]
+            cells = [f"{one['mean']:.2f} ± {one['error']:.2f}" for one in each]
+            rows.append([names[method], f"{found['metrics']['parameters']['mean']:,.0f}", *cells])
+        rows.append(["*MC-dropout, published*", "", rmse, nll, "", ""])
+        parts.append(table([name, "Params", *(REGRESSION_METRICS[key].heading for key in keys)], rows))
+    settings = result["settings"]
+    parts.append(
+        f"Mean and standard error over {result['splits']} of the published splits; {settings['widths']} hidden units, "
+        f"{settings['steps']} steps of {settings['batch_size']} rows, Adam from {settings['lr']} by a cosine, "
+        f"{settings['samples']} draws. From [`results/tables`](../results/tables), made by `python "
+        f"benchmarks/tables.py FOLDER` at commit {short_commit(result['commit'])} with torch "
+        f"{result['versions']['torch']} on an {result['processor']}. The published numbers are of one hidden layer and "
+        "20 splits."
+    )
+    return "\n\n".join(parts)
 
 
 def reproduced(folder: str, data: str) -> Table:
@@ -277,6 +307,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     ),
     "decisions": decisions,
     "faults": faults,
+    "uci_tables": uci_tables,
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),
     "taps": bench("taps", "ms", "training step, float32", "of plain"),

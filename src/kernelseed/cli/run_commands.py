@@ -14,7 +14,7 @@ from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.show import comparison, console, literal, megas, narrow_table, print_json, say
 from kernelseed.core import cell
 from kernelseed.errors import PathExistsError
-from kernelseed.training import classify, describe_run, evaluate, write_csv
+from kernelseed.training import describe_run, evaluate, predict_files, write_csv
 
 Run = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
 
@@ -48,7 +48,9 @@ def evaluate_command(
 
 def predict_command(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(help="Image files.", metavar="IMAGES...")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Image files, or one CSV file for a run of a table.", metavar="FILES...")
+    ],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="A CSV file to write; default: print.")] = None,
     samples: Annotated[int | None, typer.Option(help="Draws to average; default: the run's.")] = None,
     risk: Annotated[
@@ -63,7 +65,10 @@ def predict_command(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Classify images: label, confidence, entropy, mutual information, whether to abstain (--risk), sets (--coverage).
+    """Predict for images or the rows of a table.
+
+    Of classes it says label, confidence, entropy, mutual information, whether to abstain (--risk), sets (--coverage).
+    Of numbers it says mean, standard deviation, and its aleatoric and epistemic part.
 
     The last two come from the run's validation split and hold for images that are like it. Each draw gets its BatchNorm
     statistics from the run's training data; where those are not at hand, a warning says so.
@@ -71,7 +76,7 @@ def predict_command(
     if out is not None and out.exists():
         raise PathExistsError(f"{out} exists; choose another name, or remove it first.")
     own = own_model(model, trust_model)
-    found = classify(run, images, samples, risk, data_dir, confidence=confidence, coverage=coverage, **own)
+    found = predict_files(run, files, samples, risk, data_dir, confidence=confidence, coverage=coverage, **own)
     if json:
         return print_json(found)
     rows = found["predictions"]
