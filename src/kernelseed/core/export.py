@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -85,7 +86,7 @@ def factorise(net: BayesianModule) -> nn.Module:
 def _cheaper(layer: nn.Module, shape: torch.Size, rank: int) -> bool:
     if type(layer) in CONVOLUTIONS:
         assert isinstance(layer, CONVOLUTIONS)
-        return layer.groups == 1 and thin_is_cheaper(shape, rank, layer.stride)
+        return layer.groups == 1 and thin_is_cheaper(shape, rank, math.prod(layer.stride))
     return type(layer) is nn.Linear and thin_is_cheaper(shape, rank)
 
 
