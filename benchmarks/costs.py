@@ -1,7 +1,7 @@
 """Measure what layers cost on this kind of processor, and write it into the table by which they choose.
 
-    python benchmarks/costs.py            # a few seconds, on a machine that does nothing else
-    python benchmarks/costs.py --show     # only print it
+python benchmarks/costs.py            # a few seconds, on a machine that does nothing else
+python benchmarks/costs.py --show     # only print it
 """
 
 import argparse

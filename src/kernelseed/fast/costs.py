@@ -144,7 +144,7 @@ def known_costs(kind: str) -> Costs:
 _ASSUMED: ContextVar[Costs | None] = ContextVar("_ASSUMED", default=None)
 
 
-def costs() -> Costs:
+def current_costs() -> Costs:
     """The costs by which layers choose: those of this kind of processor, unless `assuming` gives others."""
     return _ASSUMED.get() or known_costs(processor_kind())
 

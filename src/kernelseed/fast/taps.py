@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelseed.fast.costs import Costs, costs
+from kernelseed.fast.costs import Costs, current_costs
 
 Model = TypeVar("Model", bound=nn.Module)
 Pair = tuple[int, ...]
@@ -50,7 +50,7 @@ def conv2d(
     weight = weight[:, :, found.rows, found.columns]
     if groups == 1 and input.is_cpu and input.dim() == 4 and not torch.compiler.is_compiling():
         outputs, inputs = weight.shape[:2]
-        whole, products = found.times(len(input), inputs, outputs, costs(), torch.is_grad_enabled())
+        whole, products = found.times(len(input), inputs, outputs, current_costs(), torch.is_grad_enabled())
         if products < whole:
             return by_position(input, weight, bias, found.down, found.across)
     return F.conv2d(input, weight, bias, stride, found.padding, dilation, groups)
@@ -100,7 +100,9 @@ def live_convolution(pixels: Any, taps: Any, stride: Any, padding: Any, dilation
 
 @functools.lru_cache(maxsize=4096)
 def _found(pixels: Pair, taps: Pair, stride: Pair, padding: Pair, dilation: Pair) -> LiveConvolution:
-    (rows, top), (columns, left) = (live_taps(*axis) for axis in zip(pixels, taps, stride, padding, dilation, strict=True))
+    (rows, top), (columns, left) = (
+        live_taps(*axis) for axis in zip(pixels, taps, stride, padding, dilation, strict=True)
+    )
     kept = (rows.stop - rows.start, columns.stop - columns.start)
     down, across = (windows(*axis) for axis in zip(pixels, kept, stride, (top, left), dilation, strict=True))
     return LiveConvolution(pixels, rows, columns, (top, left), down, across)

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from kernelseed.fast.costs import Costs, costs
+from kernelseed.fast.costs import Costs, current_costs
 from kernelseed.fast.germination import is_transposed
 from kernelseed.fast.taps import conv2d as trimmed
 from kernelseed.fast.taps import live_convolution
-
 
 MULTIPLICATIONS = Costs(convolution=1, product=1)
 """The costs of a layer whose images and processor are not known: multiplications alone count."""
@@ -107,7 +106,7 @@ def _runs_thin(weight: ProductWeight, pixels: float, positions: float, taps: int
         max(1, positions),
         training=torch.is_grad_enabled(),  # in prediction many batches share one dense weight
         taps=taps,
-        costs=costs() if weight.germinator.is_cpu else MULTIPLICATIONS,
+        costs=current_costs() if weight.germinator.is_cpu else MULTIPLICATIONS,
     )
 
 
