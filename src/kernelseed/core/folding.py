@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -64,7 +66,7 @@ def require_example(example: Any) -> Any:
     return example
 
 
-def _pairs(module: nn.Module, example: Any) -> list[tuple[nn.Module, nn.Module]]:
+def _pairs(module: nn.Module, example: Any) -> list[tuple[_ConvNd, _BatchNorm]]:
     """The convolutions, each with the BatchNorm that can be folded into it."""
     watch = _Watch()
     owners: dict[int, int] = {}
@@ -94,7 +96,8 @@ def _pairs(module: nn.Module, example: Any) -> list[tuple[nn.Module, nn.Module]]
         (convolution, norm)
         for norm, convolution in watch.before.items()
         if watch.calls[norm] == watch.calls[convolution] == 1 and not watch.readers[id(watch.outputs[convolution])]
-        if isinstance(norm.running_mean, Tensor) and is_plain(norm) and is_plain(convolution)
+        if isinstance(norm, _BatchNorm) and isinstance(convolution, _ConvNd) and norm.running_mean is not None
+        if is_plain(norm) and is_plain(convolution)
     ]
 
 
