@@ -1,5 +1,7 @@
 """The parts of the benchmark: each measures some subjects in turns, and gives its results as JSON."""
 
+from functools import partial
+
 import footprint
 import subjects
 import torch
@@ -48,8 +50,13 @@ def predict(count):
     """Ten draws over 1,000 images, compared with ten plain passes."""
     x, _ = subjects.batch(1000)
     plain = subjects.model().eval()
-    nets = {"KSN .25": ks.germinate(plain, 0.25), "over factors": ks.germinate(plain, budget=0.31, over="factors")}
-    nets["over channels, ranks by stage"] = ks.germinate(plain, ranks=subjects.BY_STAGE, over="channels")
+    nets = {
+        "predict(samples=10)": ks.germinate(plain, 0.25),
+        "predict(samples=10), over factors": ks.germinate(plain, budget=0.31, over="factors"),
+        "predict(samples=10), over channels, ranks by stage": ks.germinate(
+            plain, ranks=subjects.BY_STAGE, over="channels"
+        ),
+    }
 
     @torch.no_grad()
     def ten_passes():
@@ -59,36 +66,46 @@ def predict(count):
 
     named = {"ten plain passes": ten_passes}
     for name, net in nets.items():
-        named[f"predict(samples=10), {name}"] = lambda net=net: ks.predict(net, x, 10, batch_size=250)
+        named[name] = partial(ks.predict, net, x, 10, batch_size=250)
     return rounds(named, max(3, count // 4), "prediction")
 
 
 def factorised(count):
-    """One forward pass of the factorised mean, compared with the plain network, BatchNorm folded in both."""
+    """One forward pass of the factorised mean, compared with the plain network."""
+    plain = subjects.model().eval()
+    networks = {"plain": plain, "factorised": ks.factorise(ks.germinate(plain, 0.25)).eval()}
+    return _forwards(count, lambda x: {name: (network, x) for name, network in networks.items()})
+
+
+def folded(count):
+    """The same with BatchNorm folded into the convolutions of both, and layers dense where that is faster."""
+    net = ks.germinate(subjects.model().eval(), 0.25)
+
+    def networks(x):
+        last = x.to(memory_format=torch.channels_last)
+        thin = ks.factorise(net, fold_bn=True, example=last).to(memory_format=torch.channels_last)
+        return {
+            "plain": (ks.fold_bn(subjects.model().eval(), x), x),
+            "factorised": (ks.factorise(net, fold_bn=True, example=x), x),
+            "factorised, channels last": (thin, last),
+        }
+
+    return _forwards(count, networks)
+
+
+def _forwards(count, networks):
+    """Forward passes of some networks, for 128 images and for one."""
     found = {}
     for size in (128, 1):
         x, _ = subjects.batch(size)
-        plain = subjects.model().eval()
-        net = ks.germinate(plain, 0.25)
-        last = x.to(memory_format=torch.channels_last)
-        networks = {
-            "plain": (ks.fold_bn(plain, x), x),
-            "factorised": (ks.factorise(net, fold_bn=True, example=x), x),
-            "plain, BatchNorm not folded": (subjects.model().eval(), x),
-            "factorised, BatchNorm not folded": (ks.factorise(net).eval(), x),
-            "factorised, channels last": (
-                ks.factorise(net, fold_bn=True, example=last).to(memory_format=torch.channels_last),
-                last,
-            ),
-        }
 
         @torch.no_grad()
         def forward(network, images, repeat=1 if size > 1 else 20):
             for _ in range(repeat):
                 network(images)
 
-        named = {f"{name}, batch {size}": lambda f=forward, given=given: f(*given) for name, given in networks.items()}
-        found |= rounds(named, 2 * count, f"factorised forward, batch {size}")
+        named = {f"{name}, batch {size}": partial(forward, *given) for name, given in networks(x).items()}
+        found |= rounds(named, 2 * count, f"forward, batch {size}")
     return found
 
 
@@ -132,6 +149,7 @@ PARTS = {
         predict,
         small_networks,
         factorised,
+        folded,
         single_profile,
         training_steps.ddp,
         choices,

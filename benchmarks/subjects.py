@@ -86,13 +86,10 @@ def products(net) -> Step:
 
 
 SMALL = {
-    "digits MLP": (
-        lambda: ks.models.mlp(10, 1, (8, 8)),
-        torch.randn(32, 1, 8, 8, generator=torch.Generator().manual_seed(0)),
-    ),
+    "digits MLP": (lambda: ks.models.mlp(10, 1, (8, 8)), batch(32, (1, 8, 8))[0]),
     "50-unit tabular net": (
         lambda: torch.nn.Sequential(torch.nn.Linear(13, 50), torch.nn.ReLU(), torch.nn.Linear(50, 2)),
-        torch.randn(32, 13, generator=torch.Generator().manual_seed(0)),
+        batch(32, (13,))[0],
     ),
 }
 
