@@ -15,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import benchmark_tables
+from benchmark_tables import table
+
 from kernelseed.metrics import METRICS, REGRESSION_METRICS
 from kernelseed.reproduction import (
     DATA,
@@ -49,11 +52,6 @@ def read(path: str) -> Any:
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
 
 
-def table(heading: list[str], rows: list[list[str]]) -> str:
-    align = ["---", *("---:" for _ in heading[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [heading, align, *rows])
-
-
 def came_from(result: dict[str, Any], path: str, command: str) -> str:
     versions = result["versions"]
     return (
@@ -84,38 +82,6 @@ def methods(path: str, command: str) -> str:
     )
     heading = ["Model", "Params", "RS", *(metric.heading for metric in PRINTED.values())]
     return "\n\n".join((table(heading, rows), about, came_from(results[0], path, command)))
-
-
-def bench(part: str, unit: str, heading: str, against: str) -> Callable[[], str]:
-    def build() -> str:
-        found = read("benchmarks/results/bench.json")["measured"][part]
-        rows = [[name, f"{values[unit]:g}", f"{values['ratio']:.2f}"] for name, values in found.items()]
-        return table([heading, unit, against], rows)
-
-    return build
-
-
-def profile() -> str:
-    found = read("benchmarks/results/bench.json")["measured"]["profile"]
-    ways = list(next(iter(found.values())))
-    rows = [[piece, *(f"{values[way]:g}" for way in ways)] for piece, values in found.items()]
-    total = ["**together**", *(f"**{sum(values[way] for values in found.values()):.0f}**" for way in ways)]
-    return table(["ms of a step", *ways], [*rows, total])
-
-
-def single_profile() -> str:
-    found = read("benchmarks/results/bench.json")["measured"]["single_profile"]
-    heading = ["one image", *next(iter(found.values()))]
-    return table(heading, [[name, *(f"{value:g}" for value in values.values())] for name, values in found.items()])
-
-
-def machine() -> str:
-    result = read("benchmarks/results/bench.json")
-    return (
-        f"{result['setting']}; {result['processor']}, {result['threads']} threads, "
-        f"torch {result['versions']['torch']}. Made by `make bench`, kept in "
-        "[`benchmarks/results/bench.json`](../benchmarks/results/bench.json)."
-    )
 
 
 def faults() -> str:
@@ -308,18 +274,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "decisions": decisions,
     "faults": faults,
     "uci_tables": uci_tables,
-    "machine": machine,
-    "steps": bench("steps", "ms", "training step, float32", "of plain"),
-    "taps": bench("taps", "ms", "training step, float32", "of plain"),
-    "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
-    "profile": profile,
-    "single_profile": single_profile,
-    "floor": bench("floor", "ms", "germination's products, forward and backward", "of a plain step"),
-    "predict": bench("predict", "ms", "2,000 images", "of ten passes"),
-    "factorised": bench("factorised", "ms", "one forward (batch 1: twenty)", "of plain"),
-    "memory": bench("memory", "MB", "peak memory of training", "of bayesian-torch"),
-    "size": bench("size", "MB", "on disk", "of plain"),
-    "imports": bench("imports", "ms", "import", "of torch"),
+    **benchmark_tables.SECTIONS,
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelseed import methods, models
+from kernelseed import fast, methods, models
 from kernelseed.core import batch_norms, gigabytes, memory_limit, read_json, read_text
 from kernelseed.data import CSV, TASKS, Dataset, TableOptions, load
 from kernelseed.errors import ArgumentError, ConfigError, DataError, MissingPackageError, StorageError
@@ -210,13 +210,13 @@ class Config:
 
     @property
     def layout(self) -> torch.memory_format:
-        """How images lie in memory: channels last is faster for a ResNet.
+        """How images lie in memory: for a ResNet as this kind of processor is faster, see `kernelseed.fast.Costs`.
 
-        Not for one of fewer than eight channels: the gradient of its strided 1 x 1 convolutions would be written
-        past the end of its memory (PyTorch 2.13 on a CPU with AVX2).
+        One of fewer than eight channels is never channels last: the gradient of its strided 1 x 1 convolutions would be
+        written past the end of its memory (PyTorch 2.13 on a CPU with AVX2).
         """
         is_resnet = "stem" in self._model_parameters()
-        return torch.channels_last if is_resnet and self.width % 8 == 0 else torch.contiguous_format
+        return fast.current_costs().layout if is_resnet and self.width % 8 == 0 else torch.contiguous_format
 
     def build_method(self) -> methods.Method:
         """The method with its options."""

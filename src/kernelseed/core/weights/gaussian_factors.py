@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fixed_kernel_seed import FactorSample
+from kernelseed.core.weights.fused_sample import FusedSample
 from kernelseed.errors import ArgumentError
-from kernelseed.fast import ProductWeight, fold, germinate_matrix, is_transposed
+from kernelseed.fast import ProductWeight, draw_mean_field, fold, germinate_matrix, is_transposed, supports
 
 
 class GaussianFactors(WeightDistribution):
@@ -57,6 +58,21 @@ class GaussianFactors(WeightDistribution):
             Gaussian.from_rho(self.mean_germinator, self.germinator_rho.expand_as(self.mean_germinator)),
             Gaussian.from_rho(self.seed, self.seed_rho.expand_as(self.seed)),
             self.shape,
+        )
+
+    def fused(self, noise: Noise) -> Sample | None:
+        """Both factors, each in one pass over its memory."""
+        pairs = ((self.mean_germinator, self.germinator_rho), (self.seed, self.seed_rho))
+        if not supports(*(tensor for pair in pairs for tensor in pair)):
+            return None
+
+        def draw(part: int, decode: Callable[[], Gaussian]) -> FusedSample:
+            mean, rho = pairs[part]
+            own = noise.for_part(part)
+            return FusedSample(draw_mean_field(mean, rho.expand_as(mean).contiguous(), own.stream), decode, own)
+
+        return ProductSample(
+            draw(0, lambda: self.decoded().germinator), draw(1, lambda: self.decoded().seed), self.shape
         )
 
     def moments(self) -> Gaussian:
