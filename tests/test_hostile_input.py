@@ -508,10 +508,8 @@ def plain_run(hostile, tmp_path_factory):
     """A copy of the run under an ordinary name, and the contents of its files."""
     run = tmp_path_factory.mktemp("run") / "run"
     shutil.copytree(hostile[1], run)
-    evaluate(run, ood="digits")
-    return run, {
-        name: (run / name).read_text() for name in ("config.json", "result.json", "evaluation.json", "metrics.csv")
-    }
+    evaluate(run, ood="digits", shift="contrast", shift_images=5)
+    return run, {name: (run / name).read_text() for name in (*ASKED, "metrics.csv")}
 
 
 ASKED = {
@@ -520,7 +518,9 @@ ASKED = {
         lambda run, image: report.read([run]),
         lambda run, image: comparison([RunFolder(run).result()], ""),
     ],
-    "evaluation.json": [lambda run, image: report.read([run])],
+    "evaluation.json": [lambda run, image: RunFolder(run).evaluation()],
+    "ood.json": [lambda run, image: report.render(report.read([run]))],
+    "shift.json": [lambda run, image: report.render(report.read([run]))],
 }
 
 

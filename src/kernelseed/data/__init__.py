@@ -16,19 +16,25 @@
 """
 
 from kernelseed.data.batches import Batches, augment, normalise
+from kernelseed.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedBatches, corrupt, corruption_names
 from kernelseed.data.dataset import Dataset, Split, stratified_split
 from kernelseed.data.images import read_images
 from kernelseed.data.loading import Available, available, fetch, load, load_test
 from kernelseed.errors import DataError
 
 __all__ = [
+    "CORRUPTIONS",
+    "SEVERITIES",
     "Available",
     "Batches",
+    "CorruptedBatches",
     "DataError",
     "Dataset",
     "Split",
     "augment",
     "available",
+    "corrupt",
+    "corruption_names",
     "fetch",
     "load",
     "load_test",

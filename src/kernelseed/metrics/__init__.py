@@ -3,7 +3,7 @@
     summary(probs, labels)                      accuracy, nll, brier, ece, ace, mce, adaptive_ece
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
     risk_coverage, aurc, threshold_at_risk      the error rate when a model abstains from uncertain answers
-    auroc, fpr_at_95_tpr                        the detection of out-of-distribution inputs
+    auroc, aupr, fpr_at_95_tpr, detection       the detection of out-of-distribution inputs
     METRICS                                     names and formats of metrics in tables, and which direction is better
     TemperatureScaling                          calibration by one number
 
@@ -24,7 +24,7 @@ from kernelseed.metrics.probabilities import (
     reliability,
     summary,
 )
-from kernelseed.metrics.ranking import aurc, auroc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
+from kernelseed.metrics.ranking import aupr, aurc, auroc, detection, fpr_at_95_tpr, risk_coverage, threshold_at_risk
 from kernelseed.metrics.table import METRICS, Metric
 
 __all__ = [
@@ -35,9 +35,11 @@ __all__ = [
     "accuracy",
     "ace",
     "adaptive_ece",
+    "aupr",
     "aurc",
     "auroc",
     "brier",
+    "detection",
     "ece",
     "fpr_at_95_tpr",
     "mce",

@@ -41,7 +41,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset | None = None) -> list[RunRecord]:
     """One record for each way that the run predicts: the average over draws, and the mean."""
     run = RunFolder(path)
-    result, described, ood = run.result(), run.config(), run.evaluation().get("ood", {})
+    result, described, kept = run.result(), run.config(), run.found()
     rows = run.metrics()
     epochs = [row["epoch"] for row in rows]
     curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
@@ -54,7 +54,6 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
     found = []
     for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
         prediction, labels = run.prediction("test", way)
-        outside = run.prediction("ood", way)[0] if way in ood and run.has_prediction("ood", way) else None
         found.append(
             RunRecord(
                 name=name,
@@ -72,8 +71,13 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
                 result=result,
                 class_names=described["data"]["classes"],
                 images=images,
-                ood_name=None if outside is None else ood["name"],
-                ood_entropy=None if outside is None else outside.entropy.numpy(),
+                way=way,
+                found=kept,
+                ood_entropy={
+                    other["name"]: run.prediction(f"ood-{number}", way)[0].entropy.numpy()
+                    for number, other in enumerate(kept.get("ood", {}).get("sets", ()))
+                    if run.has_prediction(f"ood-{number}", way)
+                },
             )
         )
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,8 +26,9 @@ class RunRecord:
     result: dict  # seconds, versions, commit, seed, ...
     class_names: list[str]
     images: np.ndarray | None  # (N, C, H, W) uint8 test images
-    ood_name: str | None
-    ood_entropy: np.ndarray | None  # (M,) predictive entropy on the out-of-distribution data
+    way: str = "ensemble"  # how it predicts: by the average over draws, or by the "mean"
+    found: dict[str, dict] = field(default_factory=dict)  # what `RunFolder.found` has, by name: "shift", "ood", ...
+    ood_entropy: dict[str, np.ndarray] = field(default_factory=dict)  # (M,) on each out-of-distribution data set
 
     @property
     def confidence(self) -> np.ndarray:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from kernelseed import metrics
 from kernelseed.core import (
     CONFIG,
+    SCORES,
     WEIGHTS,
     Classification,
     load,
@@ -32,11 +33,12 @@ from kernelseed.core import (
     write_json,
     write_text,
 )
+from kernelseed.data import CORRUPTIONS
 from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.models import Model
 from kernelseed.training import origin
 from kernelseed.training.config import Config
-from kernelseed.training.schema import COUNT, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
+from kernelseed.training.schema import COUNT, CURVE, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
 
 RESULT, CURVES, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
 RUN_SCHEMA: Schema = {
@@ -59,7 +61,31 @@ RESULT_SCHEMA: Schema = {
     "threads": COUNT,
     "commit": TEXT_OR_NULL,
 }
-EVALUATION_SCHEMA: Schema = {"metrics": OBJECT, "ood?": {"name": TEXT}}
+EVALUATION_SCHEMA: Schema = {"metrics": OBJECT}
+FOUND_SCHEMAS: dict[str, Schema] = {
+    "shift": {
+        "labels": {"mean": TEXT, "ensemble": TEXT},
+        "config": {"data": TEXT},
+        "images": COUNT,
+        "curves": {
+            way: {f"{name}?": dict.fromkeys(("accuracy", "nll", "ece"), CURVE) for name in CORRUPTIONS}
+            for way in ("mean", "ensemble?")
+        },
+    },
+    "ood": {
+        "sets": [
+            {
+                "name": TEXT,
+                "converted": TEXT_OR_NULL,
+                "scores": {
+                    way: {f"{score}?": dict.fromkeys(("auroc", "aupr", "fpr_at_95_tpr"), NUMBER) for score in SCORES}
+                    for way in ("mean", "ensemble?")
+                },
+            }
+        ],
+    },
+}
+"""What commands find out about a finished run, a file each: NAME.json."""
 
 
 class RunFolder:
@@ -227,11 +253,25 @@ class RunFolder:
         path = self.path / EVALUATION
         return require(EVALUATION_SCHEMA, read_json(path), path) if path.exists() else {}
 
+    def write_found(self, name: str, found: dict[str, Any]) -> None:
+        """One of FOUND_SCHEMAS, in the place of what was found before."""
+        path = self._found_file(name)
+        write_json(path, require(FOUND_SCHEMAS[name], found, path))
+
+    def found(self) -> dict[str, dict[str, Any]]:
+        """What `write_found` wrote, by name."""
+        paths = {name: path for name in FOUND_SCHEMAS if (path := self._found_file(name)).exists()}
+        return {name: require(FOUND_SCHEMAS[name], read_json(path), path) for name, path in paths.items()}
+
+    def _found_file(self, name: str) -> Path:
+        return self.path / f"{name}.json"
+
     def write_prediction(self, part: str, way: str, prediction: Classification, labels: Tensor) -> None:
-        """Predictions for "test", "validation" or "ood" images, by the "mean" or the "ensemble"."""
+        """Predictions for "test", "validation" or "ood-0" images, by the "mean" or the "ensemble"."""
         from safetensors.torch import save_file
 
-        tensors = {f.name: getattr(prediction, f.name).contiguous() for f in fields(prediction)}
+        held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
+        tensors = {name: tensor.contiguous() for name, tensor in held.items() if tensor is not None}
         with whole_or_nothing(self._prediction_file(part, way)) as scratch:
             save_file({**tensors, "labels": labels}, str(scratch))
 
@@ -248,7 +288,7 @@ class RunFolder:
         try:
             with utf8_path(path) as name:
                 tensors = load_file(name)
-            found, labels = Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
+            found, labels = Classification.from_parts(tensors), tensors["labels"]
         except (SafetensorError, KeyError, OSError) as error:
             raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None
         if found.probs.ndim != 2 or {tuple(found.probs.shape[:1])} != {tuple(t.shape[:1]) for t in tensors.values()}:
