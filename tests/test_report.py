@@ -128,7 +128,7 @@ def test_one_colour_per_run_in_every_figure(page, runs):
 
 def test_best_values_are_marked_with_their_ties():
     accuracies = [0.91, 0.95001, 0.95004]
-    runs = [make_run(i, 50, metrics={"accuracy": a, "nll": 0.2 + i}) for i, a in enumerate(accuracies)]
+    runs = [make_run(i, 50, metrics={"accuracy": a, "nll": 0.2 + i}, found={}) for i, a in enumerate(accuracies)]
     assert [cell.best for cell in cells(runs, column("ACC"))] == [False, True, True]  # both read 0.9500
     assert [cell.best for cell in cells(runs, column("NLL"))] == [True, False, False]
     assert [cell.text for cell in cells(runs, column("ECE"))] == ["–"] * 3  # not measured

@@ -147,7 +147,7 @@ def _shot_noise(x: Tensor, photons: float, draws: Draws) -> Tensor:
 
 
 def _blur(x: Tensor, share: float, draws: Draws) -> Tensor:
-    return _smoothed(x, share * min(x.shape[-2:]))
+    return _smoothed(x, share * max(min(x.shape[-2:]), SMALLEST_BLURRED))
 
 
 def _smoothed(x: Tensor, std: float) -> Tensor:
@@ -209,14 +209,25 @@ def _brightness(x: Tensor, added: float, draws: Draws) -> Tensor:
 
 
 def _pixelation(x: Tensor, share: float, draws: Draws) -> Tensor:
-    size = [max(1, round(share * side)) for side in x.shape[-2:]]
-    return F.interpolate(F.interpolate(x, size, mode="area"), x.shape[-2:], mode="nearest")
+    down, across = (_block_means(side, max(1, round(share * side))).to(x) for side in x.shape[-2:])
+    return down @ x @ across.mT
+
+
+def _block_means(side: int, blocks: int) -> Tensor:
+    """The matrix that gives each pixel of a line the mean of its block; the blocks are as equal as can be."""
+    block = torch.arange(side) * blocks // side
+    same = (block[:, None] == block).float()
+    return same / same.sum(1, keepdim=True)
 
 
 def _elastic(x: Tensor, share: float, draws: Draws) -> Tensor:
     """Places moved by smooth random fields (Simard et al., 2003) of a root mean square of `share` of the side."""
-    side = min(x.shape[-2:])
-    field = _smoothed(draws(lambda g: torch.randn((2, *x.shape[-2:]), generator=g)), ELASTIC_SMOOTHNESS * side)
+    height, width = x.shape[-2:]
+    side = min(height, width)
+    margin = math.ceil(3 * ELASTIC_SMOOTHNESS * side)  # or the field would be stronger at the edges
+    size = (2, height + 2 * margin, width + 2 * margin)
+    field = _smoothed(draws(lambda g: torch.randn(size, generator=g)), ELASTIC_SMOOTHNESS * side)
+    field = field[:, :, margin : margin + height, margin : margin + width]
     field = field / field.square().mean((1, 2, 3), keepdim=True).sqrt()
     return _displaced(x, field * share * side, "border")
 
@@ -224,7 +235,7 @@ def _elastic(x: Tensor, share: float, draws: Draws) -> Tensor:
 def _occlusion(x: Tensor, share: float, draws: Draws) -> Tensor:
     """A grey square. At each severity it keeps its share of the room left and above."""
     height, width = x.shape[-2:]
-    side = max(1, round(share * min(height, width)))
+    side = math.ceil(share * min(height, width))
     place = draws(lambda g: torch.rand(2, generator=g))
     top, left = ((place[:, i] * (room - side)).round() for i, room in enumerate((height, width)))
     down, across = (torch.arange(room, device=x.device) for room in (height, width))
@@ -233,7 +244,8 @@ def _occlusion(x: Tensor, share: float, draws: Draws) -> Tensor:
     return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], 0.5, x)
 
 
-ELASTIC_SMOOTHNESS = 0.09
+ELASTIC_SMOOTHNESS = 0.09  # the standard deviation by which its field is smoothed, of the side
+SMALLEST_BLURRED = 20  # a shorter side counts as so many pixels: less than a third of a pixel would not be seen
 CORRUPTIONS: dict[str, Corruption] = {
     "gaussian-noise": Corruption("standard deviation", (0.04, 0.1, 0.18, 0.3, 0.5), _gaussian_noise),
     "shot-noise": Corruption("photons of a white pixel", (120, 35, 12, 5, 2), _shot_noise),
@@ -243,6 +255,6 @@ CORRUPTIONS: dict[str, Corruption] = {
     "contrast": Corruption("contrast kept", (0.8, 0.55, 0.35, 0.2, 0.1), _contrast),
     "brightness": Corruption("added to pixels in [0, 1]", (0.1, 0.25, 0.4, 0.55, 0.7), _brightness),
     "pixelation": Corruption("pixels left, of the side", (0.85, 0.65, 0.48, 0.33, 0.2), _pixelation),
-    "elastic": Corruption("root mean square, of the side", (0.015, 0.03, 0.045, 0.065, 0.09), _elastic),
+    "elastic": Corruption("root mean square, of the side", (0.014, 0.028, 0.043, 0.062, 0.085), _elastic),
     "occlusion": Corruption("side of the square, of the side", (0.2, 0.3, 0.42, 0.55, 0.7), _occlusion),
 }
