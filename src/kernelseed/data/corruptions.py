@@ -62,10 +62,11 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0) -> Tensor:
             digest = hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=8).digest()
             own = derive_seed(f"corruption {name}", seed, int.from_bytes(digest, "big"))
             drawn.append(draw(torch.Generator().manual_seed(own)))
-        return torch.stack(drawn).to(images.device)
+        return torch.stack(drawn).to(images.device, torch.float64)
 
     known = CORRUPTIONS[name]
-    damaged = known.apply(images.float() / 255, known.levels[severity - 1], draws)
+    pixels = images.double() / 255  # in float32, products would round differently in a batch of another size
+    damaged = known.apply(pixels, known.levels[severity - 1], draws)
     return (damaged * 255).round().clamp(0, 255).to(torch.uint8)
 
 
@@ -159,10 +160,10 @@ def _smoothed(x: Tensor, std: float) -> Tensor:
 def _smoothing(side: int, std: float) -> Tensor:
     """The matrix that smooths a line of pixels: from all of them (columns) to each (rows)."""
     reach = max(1, math.ceil(3 * std))
-    offset = torch.arange(-reach, reach + 1)
+    offset = torch.arange(-reach, reach + 1, dtype=torch.float64)
     kernel = (-0.5 * (offset / std).square()).exp()
-    taken = (torch.arange(side)[:, None] + offset).clamp(0, side - 1)
-    return torch.zeros(side, side).scatter_add(1, taken, (kernel / kernel.sum()).expand(side, -1))
+    taken = (torch.arange(side)[:, None] + offset.long()).clamp(0, side - 1)
+    return offset.new_zeros(side, side).scatter_add(1, taken, (kernel / kernel.sum()).expand(side, -1))
 
 
 def _rotation(x: Tensor, degrees: float, draws: Draws) -> Tensor:
@@ -216,7 +217,7 @@ def _pixelation(x: Tensor, share: float, draws: Draws) -> Tensor:
 def _block_means(side: int, blocks: int) -> Tensor:
     """The matrix that gives each pixel of a line the mean of its block; the blocks are as equal as can be."""
     block = torch.arange(side) * blocks // side
-    same = (block[:, None] == block).float()
+    same = (block[:, None] == block).double()
     return same / same.sum(1, keepdim=True)
 
 
