@@ -492,8 +492,28 @@ def test_a_data_set_against_itself_is_no_better_than_chance_and_the_report_shows
     assert "KSN-E" in result.out
     assert command("evaluate", runs / "ksn", "--samples", 2).code == 0  # what was found about other data stays
     assert command("report", runs / "ksn", "-o", tmp_path / "with.html").code == 0
-    assert command("report", runs / "baseline", "-o", tmp_path / "without.html").code == 0
+    assert command("report", runs / "plain", "-o", tmp_path / "without.html").code == 0
     assert ["AUROC 0.500" in (tmp_path / name).read_text() for name in ("with.html", "without.html")] == [True, False]
+
+
+def test_damaged_test_images_give_curves_that_are_kept_and_shown(command, runs, tmp_path):
+    shown = command("evaluate", runs / "ksn", "--samples", 2, "--shift", "contrast", "--shift-images", 20).out
+    found = RunFolder(runs / "ksn").found()["shift"]
+    assert (found["images"], found["severities"], found["settings"]["samples"]) == (20, list(range(6)), 2)
+    curve = found["curves"]["ensemble"]["contrast"]["accuracy"]
+    assert " ".join(["contrast", "ACC ↑", *(f"{value:.4f}" for value in curve)]) in " ".join(shown.split())
+    assert command("report", runs / "ksn", "-o", tmp_path / "page.html").code == 0
+    assert "Test images (20) are damaged in one way" in (tmp_path / "page.html").read_text()
+
+
+def test_shift_and_other_data_that_can_not_be_had_are_refused_in_one_line(refused, runs):
+    for said, *options in (
+        ("the corruption 'blurr' is unknown (did you mean blur?)", "--shift", "blurr"),
+        ("shift_images is 0", "--shift", "all", "--shift-images", 0),
+        ("the data set 'mnits' is unknown (did you mean mnist?)", "--ood", "digits,mnits"),
+        ("ood_fit is 'cut'; allowed are resize, pad, refuse", "--ood", "digits", "--ood-fit", "cut"),
+    ):
+        assert said in refused("evaluate", runs / "ksn", *options)
 
 
 def test_a_temperature_is_fitted_on_what_was_held_out(command, refused, runs):

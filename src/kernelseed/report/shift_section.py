@@ -23,7 +23,7 @@ def section(shown: Sequence[Shown]) -> Section | None:
         return None
     counts = sorted({one.run.found["shift"]["images"] for one in holding})
     words = (
-        f"Test images ({' to '.join(f'{count:,}' for count in counts)}) are damaged in {len(_names(holding))} ways, "
+        f"Test images ({' to '.join(f'{count:,}' for count in counts)}) are damaged in {_ways(len(_names(holding)))}, "
         "from severity 1, just visible, to 5, hard for a person; 0 is undamaged. The lines are means over these ways, "
         "the bands go from their lower to their upper quartile. A network that knows its limits loses accuracy, but "
         "its NLL and ECE stay low."
@@ -41,6 +41,10 @@ def section(shown: Sequence[Shown]) -> Section | None:
             Figures([_panel(holding, name) for name in _names(holding)], small=True),
         ],
     )
+
+
+def _ways(count: int) -> str:
+    return "one way" if count == 1 else f"{count} ways"
 
 
 def _curves(one: Shown) -> dict[str, dict[str, list[float]]]:
