@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import shift_results
+
 from kernelseed.metrics import METRICS
 from kernelseed.reproduction import (
     DATA,
@@ -34,7 +36,14 @@ from kernelseed.reproduction import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/reproduction.md", "results/README.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/reliability.md",
+    "docs/reproduction.md",
+    "docs/shift.md",
+    "results/README.md",
+)
 
 
 def read(path: str) -> Any:
@@ -235,6 +244,11 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_claims": lambda: claims_markdown(
         [reproduced(preset, data) for data, preset in presets_shown().items() if preset != "small"]
     ),
+    "corruptions": shift_results.level_table,
+    "shift": shift_results.shift_table,
+    "shift_corruptions": shift_results.corruption_table,
+    "ood_auroc": lambda: shift_results.ood_table("auroc"),
+    "ood_fpr": lambda: shift_results.ood_table("fpr_at_95_tpr"),
     "faults": faults,
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),

@@ -13,6 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import shift_results
 import torch
 
 import kernelseed as ks
@@ -42,6 +43,7 @@ def write_all(root: Path) -> None:
     measured = json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]
     scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
     reproduction(root)
+    shift_results.draw(folder / "shift.svg")
 
 
 def reproduction(root: Path) -> None:

@@ -248,14 +248,22 @@ def _occlusion(x: Tensor, share: float, draws: Draws) -> Tensor:
 ELASTIC_SMOOTHNESS = 0.09  # the standard deviation by which its field is smoothed, of the side
 SMALLEST_BLURRED = 20  # a shorter side counts as so many pixels: less than a third of a pixel would not be seen
 CORRUPTIONS: dict[str, Corruption] = {
-    "gaussian-noise": Corruption("standard deviation", (0.04, 0.1, 0.18, 0.3, 0.5), _gaussian_noise),
+    "gaussian-noise": Corruption("standard deviation, where white is 1", (0.04, 0.1, 0.18, 0.3, 0.5), _gaussian_noise),
     "shot-noise": Corruption("photons of a white pixel", (120, 35, 12, 5, 2), _shot_noise),
-    "blur": Corruption("standard deviation, of the side", (0.02, 0.035, 0.05, 0.07, 0.1), _blur),
-    "rotation": Corruption("degrees", (8, 18, 32, 50, 75), _rotation),
-    "translation": Corruption("distance, of the side", (0.05, 0.1, 0.17, 0.25, 0.35), _translation),
-    "contrast": Corruption("contrast kept", (0.8, 0.55, 0.35, 0.2, 0.1), _contrast),
-    "brightness": Corruption("added to pixels in [0, 1]", (0.1, 0.25, 0.4, 0.55, 0.7), _brightness),
-    "pixelation": Corruption("pixels left, of the side", (0.85, 0.65, 0.48, 0.33, 0.2), _pixelation),
-    "elastic": Corruption("root mean square, of the side", (0.014, 0.028, 0.043, 0.062, 0.085), _elastic),
-    "occlusion": Corruption("side of the square, of the side", (0.2, 0.3, 0.42, 0.55, 0.7), _occlusion),
+    "blur": Corruption(
+        "standard deviation of a Gaussian, of the shorter side (at least of 20 pixels)",
+        (0.02, 0.035, 0.05, 0.07, 0.1),
+        _blur,
+    ),
+    "rotation": Corruption("degrees, to the left or to the right", (8, 18, 32, 50, 75), _rotation),
+    "translation": Corruption(
+        "distance in any direction, of the shorter side", (0.05, 0.1, 0.17, 0.25, 0.35), _translation
+    ),
+    "contrast": Corruption("contrast kept around the image's mean", (0.8, 0.55, 0.35, 0.2, 0.1), _contrast),
+    "brightness": Corruption("added, where white is 1", (0.1, 0.25, 0.4, 0.55, 0.7), _brightness),
+    "pixelation": Corruption("pixels left, of each side", (0.85, 0.65, 0.48, 0.33, 0.2), _pixelation),
+    "elastic": Corruption(
+        "root mean square of the displacement, of the shorter side", (0.014, 0.028, 0.043, 0.062, 0.085), _elastic
+    ),
+    "occlusion": Corruption("side of a grey square, of the shorter side", (0.2, 0.3, 0.42, 0.55, 0.7), _occlusion),
 }
