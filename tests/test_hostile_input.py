@@ -26,6 +26,9 @@ from kernelseed.cli import show
 from kernelseed.cli.show import comparison, literal
 from kernelseed.core import cell, printable, storage
 from kernelseed.errors import KernelseedError, StorageError
+from kernelseed.report.page import SECTIONS
+from kernelseed.report.sections import Shown
+from kernelseed.report.svg import look
 from kernelseed.training import Config, RunFolder, classify, describe_run, evaluate, trainer
 
 FEW = settings(
@@ -512,6 +515,12 @@ def plain_run(hostile, tmp_path_factory):
     return run, {name: (run / name).read_text() for name in (*ASKED, "metrics.csv")}
 
 
+def sections_of(run):
+    """What the report's page shows of what was found about a run."""
+    shown = [Shown(record, record.label, look(0)) for record in report.read([run])]
+    return [make(shown) for make in SECTIONS]
+
+
 ASKED = {
     "config.json": [lambda run, image: classify(run, [image]), lambda run, image: describe_run(run)],
     "result.json": [
@@ -519,8 +528,8 @@ ASKED = {
         lambda run, image: comparison([RunFolder(run).result()], ""),
     ],
     "evaluation.json": [lambda run, image: RunFolder(run).evaluation()],
-    "ood.json": [lambda run, image: report.render(report.read([run]))],
-    "shift.json": [lambda run, image: report.render(report.read([run]))],
+    "ood.json": [lambda run, image: sections_of(run)],
+    "shift.json": [lambda run, image: sections_of(run)],
 }
 
 

@@ -6,7 +6,7 @@
         return Section("shift", "Shift", "What does it do to damaged images?", [Words(...), Figures([...])])
 
 `page.SECTIONS` lists these functions, in the order of the page. What a run holds is in `RunRecord.found`, by the names
-in `FOUND_SCHEMAS` of `training.run_folder`.
+of `FOUND_SCHEMAS` in `training.run_schemas`.
 """
 
 from __future__ import annotations

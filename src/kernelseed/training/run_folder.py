@@ -17,10 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed import metrics
 from kernelseed.core import (
     CONFIG,
-    SCORES,
     WEIGHTS,
     Classification,
     load,
@@ -33,59 +31,14 @@ from kernelseed.core import (
     write_json,
     write_text,
 )
-from kernelseed.data import CORRUPTIONS
 from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.models import Model
 from kernelseed.training import origin
 from kernelseed.training.config import Config
-from kernelseed.training.schema import COUNT, CURVE, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
+from kernelseed.training.run_schemas import EVALUATION_SCHEMA, FOUND_SCHEMAS, RESULT_SCHEMA, RUN_SCHEMA
+from kernelseed.training.schema import require
 
 RESULT, CURVES, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
-RUN_SCHEMA: Schema = {
-    "network": {"kind": TEXT},
-    "training": OBJECT,
-    "data": {"name": TEXT, "classes": [TEXT], "image": [SIZE], "mean": [NUMBER], "std": [NUMBER]},
-    "trained?": OBJECT,
-}
-RESULT_SCHEMA: Schema = {
-    "metrics": {"mean": dict.fromkeys(metrics.METRICS, NUMBER), "ensemble?": dict.fromkeys(metrics.METRICS, NUMBER)},
-    "parameters": {"trained": COUNT, "stored": COUNT, "plain": COUNT, "relative": NUMBER},
-    "labels": {"mean": TEXT, "ensemble": TEXT},
-    "epochs": COUNT,
-    "seconds": NUMBER,
-    "seed": WHOLE,
-    "config": {"data": TEXT, "method": TEXT, "options": OBJECT},
-    "trained?": OBJECT,
-    "versions": OBJECT,
-    "processor": TEXT,
-    "threads": COUNT,
-    "commit": TEXT_OR_NULL,
-}
-EVALUATION_SCHEMA: Schema = {"metrics": OBJECT}
-FOUND_SCHEMAS: dict[str, Schema] = {
-    "shift": {
-        "labels": {"mean": TEXT, "ensemble": TEXT},
-        "config": {"data": TEXT},
-        "images": COUNT,
-        "curves": {
-            way: {f"{name}?": dict.fromkeys(("accuracy", "nll", "ece"), CURVE) for name in CORRUPTIONS}
-            for way in ("mean", "ensemble?")
-        },
-    },
-    "ood": {
-        "sets": [
-            {
-                "name": TEXT,
-                "converted": TEXT_OR_NULL,
-                "scores": {
-                    way: {f"{score}?": dict.fromkeys(("auroc", "aupr", "fpr_at_95_tpr"), NUMBER) for score in SCORES}
-                    for way in ("mean", "ensemble?")
-                },
-            }
-        ],
-    },
-}
-"""What commands find out about a finished run, a file each: NAME.json."""
 
 
 class RunFolder:
