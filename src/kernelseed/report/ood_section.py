@@ -69,5 +69,6 @@ def _histograms(name: str, holding: Sequence[Shown]) -> list[Panel]:
         inside = findings.data_name(one.run) or "test data"
         svg = figures.back_to_back(shares, one.look, "entropy in nats", inside, name)
         kept = next(kept for kept in one.run.found["ood"]["sets"] if kept["name"] == name)
-        panels.append(Panel(svg, one, f"AUROC {kept['scores'][one.run.way]['entropy']['auroc']:.3f}"))
+        measured = kept["scores"].get(one.run.way, {}).get("entropy")
+        panels.append(Panel(svg, one, f"AUROC {measured['auroc']:.3f}" if measured else ""))
     return panels
