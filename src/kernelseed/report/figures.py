@@ -154,7 +154,8 @@ def lines(
         x, y = Scale(0.0, x.high, left, right), Scale(0.0, y.high, bottom, top)
     body = [y_axis(y, left, right, y_label + (" (log scale)" if log else ""), y_show)]
     body.append(x_axis(x, bottom, x_label, x_show, about=4))
-    body += [_band(one, x, y) for one in series if one.band is not None]
+    faint = f"{min(0.12, 0.4 / len(series)):.2f}"  # where many bands lie over each other, they add up
+    body += [_band(one, x, y, faint) for one in series if one.band is not None]
     ends = []
     for one, (xs, ys) in zip(series, thin, strict=True):
         spots = [y(v) if math.isfinite(v) and (v > 0 or not log) else math.nan for v in ys]
@@ -174,10 +175,10 @@ def lines(
     return drawing(WIDTH, HEIGHT, body, f"{y_label} against {x_label} for {listed}.")
 
 
-def _band(one: Series, x: Scale, y: Scale) -> Markup:
+def _band(one: Series, x: Scale, y: Scale, opacity: str) -> Markup:
     assert one.band is not None
     low, high = ([f"{x(at):.1f},{y(value):.1f}" for at, value in zip(one.x, edge, strict=True)] for edge in one.band)
-    return tag("polygon", points=" ".join([*low, *reversed(high)]), fill=one.look.colour, opacity="0.1")
+    return tag("polygon", points=" ".join([*low, *reversed(high)]), fill=one.look.colour, opacity=opacity)
 
 
 def _thinned(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
