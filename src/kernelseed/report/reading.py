@@ -54,6 +54,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
     found = []
     for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
         prediction, labels = run.prediction("test", way)
+        held_out = run.prediction("validation", way) if run.has_prediction("validation", way) else None
         found.append(
             RunRecord(
                 name=name,
@@ -78,6 +79,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
                     for number, other in enumerate(kept.get("ood", {}).get("sets", ()))
                     if run.has_prediction(f"ood-{number}", way)
                 },
+                validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
             )
         )
     return found

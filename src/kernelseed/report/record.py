@@ -29,6 +29,7 @@ class RunRecord:
     way: str = "ensemble"  # how it predicts: by the average over draws, or by the "mean"
     found: dict[str, dict] = field(default_factory=dict)  # what `RunFolder.found` has, by name: "shift", "ood", ...
     ood_entropy: dict[str, np.ndarray] = field(default_factory=dict)  # (M,) on each out-of-distribution data set
+    validation: tuple[np.ndarray, np.ndarray] | None = None  # probabilities and labels of what was held out
 
     @property
     def confidence(self) -> np.ndarray:

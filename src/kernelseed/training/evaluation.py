@@ -23,6 +23,8 @@ from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.shift import under_shift, wanted_damages
 
+SELECTIVE = (metrics.aurc, metrics.eaurc, metrics.augrc)
+
 
 def evaluate(
     run: str | Path,
@@ -100,7 +102,7 @@ def _about(folder: RunFolder, config: Config, temperatures: dict[str, float]) ->
 def summarise(prediction: Classification, labels: Tensor) -> dict[str, float]:
     """The paper's metrics and ours."""
     return metrics.summary(prediction.probs.float(), labels) | {
-        "aurc": metrics.aurc(prediction.confidence.float(), prediction.label == labels),
+        **{of.__name__: of(prediction.confidence.float(), prediction.label == labels) for of in SELECTIVE},
         "entropy": prediction.entropy.mean().item(),
         "mutual_information": prediction.mutual_information.mean().item(),
     }
