@@ -1,5 +1,6 @@
 """The fast parts of a draw: C kernels, noise, germination as matrices, thin layers. It needs only torch."""
 
+from kernelseed.fast.flat import flatten, in_blocks, split, stack, stored_as
 from kernelseed.fast.fused import (
     LOG_SQRT_2PI,
     Drawn,
@@ -20,11 +21,16 @@ __all__ = [
     "TrimmedConv2d",
     "draw_kernel_seed",
     "draw_mean_field",
+    "flatten",
     "fold",
     "germinate_matrix",
+    "in_blocks",
     "is_transposed",
     "one_pass",
     "scale_mixture_kl",
+    "split",
+    "stack",
+    "stored_as",
     "supports",
     "thin_is_cheaper",
     "thin_weights",

@@ -11,12 +11,14 @@ from torch import Tensor
 
 
 def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
-    """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k))."""
+    """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k)); or a batch of both."""
+    batched = germinators.dim() == 3
+    product, matrix = (torch.bmm, seed.flatten(2)) if batched else (torch.mm, seed.flatten(1))
     if not seed.is_cpu:
-        return germinators @ seed.flatten(1)
+        return product(germinators, matrix)
     # A CPU without bfloat16 units is a hundred times slower in bfloat16 than in float32.
     with torch.autocast("cpu", enabled=False):
-        return germinators @ seed.flatten(1)
+        return product(germinators, matrix)
 
 
 def is_transposed(shape: torch.Size) -> bool:

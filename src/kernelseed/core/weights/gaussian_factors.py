@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,9 +93,19 @@ class FactorGaussians:
     shape: torch.Size
     fixed = False
 
+    @property
+    def gaussians(self) -> Sequence[Gaussian]:
+        """Those of the germinator and of the seed."""
+        return self.germinator, self.seed
+
+    def joined(self, samples: Sequence[Sample]) -> Sample:
+        """The product of their samples."""
+        germinator, seed = samples
+        return ProductSample(germinator, seed, self.shape)
+
     def sample(self, noise: Noise) -> Sample:
         """Both factors, each with a part of the noise."""
-        return ProductSample(self.germinator.sample(noise.for_part(0)), self.seed.sample(noise.for_part(1)), self.shape)
+        return self.joined([g.sample(noise.for_part(i)) for i, g in enumerate(self.gaussians)])
 
     def at_mean(self) -> Sample:
         """The product of the means."""
@@ -147,6 +158,11 @@ class ProductSample(Sample):
     def num_weights(self) -> int:
         """The number of random variables: those of the factors."""
         return self.germinator.num_weights + self.seed.num_weights
+
+    @property
+    def parts(self) -> Sequence[Sample]:
+        """Both factors."""
+        return self.germinator, self.seed
 
     def kl(self, prior: Prior) -> Tensor:
         """The sum over both factors."""
