@@ -44,7 +44,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset | None = None) -> list[Record]:
     """One record for each way that the run predicts: the average over draws, and the mean."""
     run = RunFolder(path)
-    result, described, ood = run.result(), run.config(), run.evaluation().get("ood", {})
+    result, described, kept = run.result(), run.config(), run.found()
     rows = run.metrics()
     epochs = [row["epoch"] for row in rows]
     curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
@@ -58,7 +58,6 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
     found: list[Record] = []
     for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
         prediction, labels = run.prediction("test", way)
-        outside = run.prediction("ood", way)[0] if way in ood and run.has_prediction("ood", way) else None
         common: dict[str, Any] = {
             "name": name,
             "method": result["config"]["method"],
@@ -92,8 +91,13 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
                 mutual_information=prediction.mutual_information.numpy() if way == "ensemble" else None,
                 class_names=described["data"]["classes"],
                 images=images,
-                ood_name=None if outside is None else ood["name"],
-                ood_entropy=None if outside is None else outside.entropy.numpy(),
+                way=way,
+                found=kept,
+                ood_entropy={
+                    other["name"]: run.prediction(f"ood-{number}", way)[0].entropy.numpy()
+                    for number, other in enumerate(kept.get("ood", {}).get("sets", ()))
+                    if run.has_prediction(f"ood-{number}", way)
+                },
                 validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
             )
         )
