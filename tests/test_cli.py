@@ -37,7 +37,7 @@ COMMANDS = {
         "--shift-images",
         "--json",
     ],
-    "predict": ["RUN", "IMAGES", "--out", "--risk", "--json"],
+    "predict": ["RUN", "FILES", "--out", "--risk", "--json"],
     "report": ["RUN", "--out", "--overwrite"],
     "info": ["RUN", "--json"],
     "reproduce": ["data", "--preset", "--rows", "--seeds", "--out", "--results", "--devices", "--json"],
@@ -347,7 +347,7 @@ def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path)
     assert "--method bnn over ksn, which leaves its options behind" in other.err
     assert other.json["options"] == dataclasses.asdict(ks.methods.make("bnn", kl="uniform"))
     for text, message in (
-        ('{"epocs": 3}', "epocs is no setting of a run; allowed: data, method"),
+        ('{"epocs": 3}', "epocs is no setting of a run; allowed: data, target"),
         ('{"options": [1]}', "options is [1]; it must be of type dict"),
         ("{", "config.json is not readable JSON"),
     ):
