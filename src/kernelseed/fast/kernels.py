@@ -40,7 +40,8 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         kernels = ctypes.CDLL(str(_built(compiler)))
-        kernels.ks_block.restype = ctypes.c_int64
+        for name in ("ks_block", "ks_tiles", "ks_germinate_scratch", "ks_ungerminate_scratch"):
+            getattr(kernels, name).restype = ctypes.c_int64
         return kernels
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # RuntimeError: there is no home directory
         log.info("the kernels can't be built or loaded (%s): draws use plain PyTorch", error)
@@ -52,7 +53,7 @@ def _built(compiler: str) -> Path:
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
     cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     identity = (*FLAGS, compiler, next((line for line in cpu.splitlines() if line.startswith("flags")), ""))
-    digest = hashlib.sha256(SOURCE.read_bytes() + version + "\n".join(identity).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(_source() + version + "\n".join(identity).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernelseed"
     target = folder / f"kernels-{digest}.so"
     if not target.exists():
@@ -65,6 +66,11 @@ def _built(compiler: str) -> Path:
             subprocess.run(command, capture_output=True, check=True, timeout=120)
             os.replace(built, target)
     return target
+
+
+def _source() -> bytes:
+    """The C code with everything that it includes."""
+    return b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
 
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:
