@@ -5,11 +5,11 @@ from kernelseed.fast.fused import (
     Drawn,
     draw_kernel_seed,
     draw_mean_field,
-    one_pass,
     scale_mixture_kl,
     supports,
 )
-from kernelseed.fast.germination import fold, germinate_matrix, is_transposed, unfold
+from kernelseed.fast.germination import fold, germinate_both, germinate_matrix, in_bfloat16, is_transposed, unfold
+from kernelseed.fast.graph import one_pass
 from kernelseed.fast.taps import TrimmedConv2d, trim
 from kernelseed.fast.thin import ProductWeight, thin_is_cheaper, thin_weights
 
@@ -21,7 +21,9 @@ __all__ = [
     "draw_kernel_seed",
     "draw_mean_field",
     "fold",
+    "germinate_both",
     "germinate_matrix",
+    "in_bfloat16",
     "is_transposed",
     "one_pass",
     "scale_mixture_kl",

@@ -9,6 +9,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernelseed.fast import kernels
+
+
+def germinate_both(mean_germinator: Tensor, rho_germinator: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices of mean and rho, each in one product with the other or rounded as the kernels do it."""
+    on_cpu = seed.is_cpu and seed.dtype == torch.float32
+    bf16 = in_bfloat16() if on_cpu else (False, False)
+    if not any(bf16):
+        mean, rho = germinate_matrix(torch.cat((mean_germinator, rho_germinator)), seed).chunk(2)
+        return mean, rho
+    # Products of bfloat16 are exact in float32, so that only the sums round otherwise than in a draw.
+    rounded = seed.bfloat16().float()
+    mean, rho = (
+        germinate_matrix(germinator.bfloat16().float(), rounded) if half else germinate_matrix(germinator, seed)
+        for germinator, half in zip((mean_germinator, rho_germinator), bf16, strict=True)
+    )
+    return mean, rho
+
 
 def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
     """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k))."""
@@ -17,6 +35,21 @@ def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
     # A CPU without bfloat16 units is a hundred times slower in bfloat16 than in float32.
     with torch.autocast("cpu", enabled=False):
         return germinators @ seed.flatten(1)
+
+
+@torch.compiler.assume_constant_result
+def in_bfloat16() -> tuple[bool, bool]:
+    """Whether the kernels germinate the mean, and rho, with products of bfloat16 that are summed in float32.
+
+    The processor and torch's own switch for float32 products decide, `torch.backends.mkldnn.matmul.fp32_precision`:
+    "bf16" (or `torch.set_float32_matmul_precision("medium")`) means both, "ieee" ("highest") neither. Otherwise it is
+    rho alone, where the processor has units for it: three digits of rho are three digits of sigma.
+    """
+    library = kernels.library()
+    if library is None or not library.ks_has_bf16():
+        return False, False
+    precision = torch.backends.mkldnn.matmul.fp32_precision
+    return precision == "bf16", precision != "ieee"
 
 
 def is_transposed(shape: torch.Size) -> bool:

@@ -78,11 +78,30 @@ def _address(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def call(name: str, n: int, *arguments: Any) -> None:
-    """Call a kernel on n elements. Tensors are passed by address; the last argument is torch's number of threads."""
+def _in_c(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return _address(argument)
+    if isinstance(argument, bool):
+        return ctypes.c_int(argument)
+    return ctypes.c_int64(argument) if isinstance(argument, int) else argument
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a kernel. Tensors are passed by address, sizes as int64; the last argument is torch's number of threads."""
     function: Callable[..., Any] = getattr(library(), name)
-    given = [_address(a) if isinstance(a, Tensor) else a for a in arguments]
-    function(ctypes.c_int64(n), *given, ctypes.c_int(torch.get_num_threads()))
+    function(*map(_in_c, arguments), ctypes.c_int(torch.get_num_threads()))
+
+
+def count(name: str, *arguments: int) -> int:
+    """A number that a function of the kernels computes from whole numbers."""
+    found: int = getattr(library(), name)(*(ctypes.c_int64(a) for a in arguments))
+    return found
+
+
+def scratch(name: str, rows: int, columns: int, rank: int, mean_bf16: int, rho_bf16: int) -> Tensor:
+    """Memory for a kernel, in words of 32 bits, as many as the function of this name says."""
+    sizes = (ctypes.c_int64(rows), ctypes.c_int64(columns), ctypes.c_int64(rank))
+    return torch.empty(getattr(library(), name)(*sizes, mean_bf16, rho_bf16, torch.get_num_threads()))
 
 
 def blocks(n: int) -> int:

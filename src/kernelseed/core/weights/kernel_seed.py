@@ -12,7 +12,7 @@ from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample
-from kernelseed.fast import draw_kernel_seed, fold, germinate_matrix, is_transposed, supports
+from kernelseed.fast import draw_kernel_seed, fold, germinate_both, is_transposed, supports
 
 
 class KernelSeed(WeightDistribution):
@@ -36,8 +36,8 @@ class KernelSeed(WeightDistribution):
         self.rho_offset = nn.Parameter(mean_germinator.new_full((1,), rho_offset))
 
     def moments(self) -> Gaussian:
-        """Mean and standard deviation, germinated in one matrix product."""
-        mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
+        """Mean and standard deviation, germinated as in a draw."""
+        mean, rho = germinate_both(self.mean_germinator, self.rho_germinator, self.seed)
         rho = at_least_float32(rho) + self.rho_offset
         return Gaussian.from_rho(fold(mean, self.shape), fold(rho, self.shape), swapped=is_transposed(self.shape))
 
