@@ -61,12 +61,15 @@ def _differentiated_by_func() -> bool:
     return any(level.key() in (kinds.Grad, kinds.Jvp) for level in torch._C._functorch.get_interpreter_stack() or [])
 
 
-@torch.compiler.assume_constant_result
 def _has_kernels(device: str) -> bool:
     if device == "cpu":
         return kernels.library() is not None
     key = torch._C._dispatch_key_for_device(device)
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key("kernelseed::draw_kernel_seed", key))
+
+
+# What torch.compiler.assume_constant_result sets, which imports the whole compiler.
+_has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def draw_kernel_seed(

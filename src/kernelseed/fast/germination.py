@@ -13,9 +13,8 @@ from kernelseed.fast import kernels
 
 
 def germinate_both(mean_germinator: Tensor, rho_germinator: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices of mean and rho, each in one product with the other or rounded as the kernels do it."""
-    on_cpu = seed.is_cpu and seed.dtype == torch.float32
-    bf16 = in_bfloat16() if on_cpu else (False, False)
+    """The matrices of mean and rho: in one product, or rounded as the kernels do it."""
+    bf16 = in_bfloat16() if seed.is_cpu and seed.dtype == torch.float32 else (False, False)
     if not any(bf16):
         mean, rho = germinate_matrix(torch.cat((mean_germinator, rho_germinator)), seed).chunk(2)
         return mean, rho
@@ -37,19 +36,21 @@ def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
         return germinators @ seed.flatten(1)
 
 
-@torch.compiler.assume_constant_result
 def in_bfloat16() -> tuple[bool, bool]:
     """Whether the kernels germinate the mean, and rho, with products of bfloat16 that are summed in float32.
 
-    The processor and torch's own switch for float32 products decide, `torch.backends.mkldnn.matmul.fp32_precision`:
-    "bf16" (or `torch.set_float32_matmul_precision("medium")`) means both, "ieee" ("highest") neither. Otherwise it is
-    rho alone, where the processor has units for it: three digits of rho are three digits of sigma.
+    torch's own switch for float32 products decides, `torch.set_float32_matmul_precision`: with "high" it is rho, of
+    which three digits are enough, with "medium" both, by default neither. It needs a processor with units for it.
     """
     library = kernels.library()
     if library is None or not library.ks_has_bf16():
         return False, False
-    precision = torch.backends.mkldnn.matmul.fp32_precision
-    return precision == "bf16", precision != "ieee"
+    precision = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
+    return precision == "bf16", precision in ("bf16", "tf32")
+
+
+# What torch.compiler.assume_constant_result sets, which imports the whole compiler.
+in_bfloat16._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_transposed(shape: torch.Size) -> bool:
