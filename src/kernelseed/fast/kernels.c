@@ -123,8 +123,7 @@ static void germinate_half(const float *germinator, const word *panels, int64_t 
         pack_strip(strips + r / MR * strip_words(steps), germinator + r * g.k, g.k, min64(MR, rows - r), g.k, bf16);
     for (int64_t j = 0; j < pitch; j += NR)
         for (int64_t r = 0; r < rows; r += MR)
-            tile(strips + r / MR * strip_words(steps), panels + j * steps, 0, steps, out + r * pitch + j, pitch, 0,
-                 bf16);
+            tile(strips + r / MR * strip_words(steps), panels + j * steps, steps, out + r * pitch + j, pitch, 0, bf16);
     if (pitch != g.n)
         for (int64_t r = 1; r < rows; r++) memmove(out + r * g.n, out + r * pitch, sizeof(float) * (size_t)g.n);
 }
@@ -159,14 +158,11 @@ void ks_germinate(int64_t rows, int64_t n, int64_t k, const float *mean_germinat
 /* The scratch of a thread for its tile: both gradients, a chunk of a strip, and the sums of a strip. */
 static int64_t gradient_words(germination g) { return 2 * tile_rows(g) * g.n + MR * LD + MR * padded(g.k); }
 
-/* The rows whose gradients are kept until they are added to the seed's: few enough to stay in the cache. */
-static int64_t group_rows(germination g) { return min64(8 * tile_rows(g), ceil_div(g.rows, MR) * MR); }
-
 /* The number of words of scratch that ks_ungerminate needs. */
 int64_t ks_ungerminate_scratch(int64_t rows, int64_t n, int64_t k, int mean_bf16, int rho_bf16, int threads) {
     germination g = {rows, n, k, mean_bf16, rho_bf16};
     int64_t strips = ceil_div(k, MR) * (strip_words(steps_of(rows, mean_bf16)) + strip_words(steps_of(rows, rho_bf16)));
-    int64_t gradients = padded(n) * (steps_of(group_rows(g), mean_bf16) + steps_of(group_rows(g), rho_bf16));
+    int64_t gradients = padded(n) * (steps_of(rows, mean_bf16) + steps_of(rows, rho_bf16));
     return strips + padded(k) * (n + steps_of(n, 1)) + gradients + threads * gradient_words(g);
 }
 
@@ -180,51 +176,45 @@ static void germinator_gradient(const float *gradients, const word *panels, int6
             int64_t length = min64(span, g.n - from), at = steps_of(from, bf16);
             pack_strip(chunk, gradients + r * g.n + from, g.n, count, length, bf16);
             for (int64_t j = 0; j < pitch; j += NR)
-                tile(chunk, panels + j * steps + at * NR, 0, steps_of(length, bf16), sums + j, pitch, from > 0, bf16);
+                tile(chunk, panels + j * steps + at * NR, steps_of(length, bf16), sums + j, pitch, from > 0, bf16);
         }
         for (int64_t i = 0; i < count; i++)
             memcpy(d_germinator + (r + i) * g.k, sums + i * pitch, sizeof(float) * (size_t)g.k);
     }
 }
 
-/* The gradient of the seed from the rows [start, end) of a group, for the columns from j on; `kept` are their gradients. */
-static void seed_gradient(const word *strips, const word *kept, int64_t start, int64_t end, int64_t j, germination g,
-                          int bf16, int add, float *d_seed) {
-    const int64_t steps = steps_of(g.rows, bf16), from = steps_of(start, bf16), to = steps_of(end, bf16);
-    const int64_t columns = min64(NR, g.n - j);
+/* The columns from j on of the seed's gradient: the transposed germinators times the panels of both gradients. */
+static void seed_gradient(word *const strips[2], word *const kept[2], int64_t j, germination g, float *d_seed) {
+    const int bf16[2] = {g.mean_bf16, g.rho_bf16};
+    const size_t width = sizeof(float) * (size_t)min64(NR, g.n - j);
     for (int64_t i = 0; i < g.k; i += MR) {
-        const word *strip = strips + i / MR * strip_words(steps);
-        const int64_t count = min64(MR, g.k - i);
-        float *out = d_seed + i * g.n + j, edge[MR * NR];
-        if (count == MR && columns == NR) {
-            tile(strip, kept, from, to, out, g.n, add, bf16);
-            continue;
+        float sums[MR * NR];
+        for (int half = 0; half < 2; half++) {
+            const int64_t steps = steps_of(g.rows, bf16[half]);
+            tile(strips[half] + i / MR * strip_words(steps), kept[half] + j * steps, steps, sums, NR, half, bf16[half]);
         }
-        for (int64_t q = 0; add && q < count; q++) memcpy(edge + q * NR, out + q * g.n, sizeof(float) * (size_t)columns);
-        tile(strip, kept, from, to, edge, NR, add, bf16);
-        for (int64_t q = 0; q < count; q++) memcpy(out + q * g.n, edge + q * NR, sizeof(float) * (size_t)columns);
+        for (int64_t q = 0; q < min64(MR, g.k - i); q++) memcpy(d_seed + (i + q) * g.n + j, sums + q * NR, width);
     }
 }
 
 /* The gradients of the seed, of both germinators (which are given transposed, k x rows) and of the offset, whose sums go
- * to `d_offset`, one per tile. */
+ * to `d_offset`, one per tile. The seed's gradient needs the gradients of all rows, which are kept as panels. */
 void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const float *value, const float *std,
                     const float *mean_transposed, const float *rho_transposed, const float *seed, const uint32_t *key,
                     uint32_t weight, uint32_t part, const float *c, float kl, float *d_seed, float *d_mean_germinator,
                     float *d_rho_germinator, double *d_offset, word *scratch, int mean_bf16, int rho_bf16, int threads) {
     const germination g = {rows, n, k, mean_bf16, rho_bf16};
     const stream s = {key, weight, part};
-    const int64_t height = tile_rows(g), group = group_rows(g);
+    const int64_t height = tile_rows(g);
     const int bf16[2] = {mean_bf16, rho_bf16};
     const int64_t steps[2] = {steps_of(rows, mean_bf16), steps_of(rows, rho_bf16)};
-    const int64_t group_steps[2] = {steps_of(group, mean_bf16), steps_of(group, rho_bf16)};
     const float *transposed[2] = {mean_transposed, rho_transposed};
     word *strips[2] = {scratch, scratch + ceil_div(k, MR) * strip_words(steps[0])};
     word *seeds[2] = {strips[1] + ceil_div(k, MR) * strip_words(steps[1])};
     seeds[1] = seeds[0] + padded(k) * n;
     word *kept[2] = {seeds[1] + padded(k) * steps_of(n, 1)};
-    kept[1] = kept[0] + padded(n) * group_steps[0];
-    word *own = kept[1] + padded(n) * group_steps[1];
+    kept[1] = kept[0] + padded(n) * steps[0];
+    word *own = kept[1] + padded(n) * steps[1];
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
@@ -242,25 +232,19 @@ void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const
         word *chunk = own + omp_get_thread_num() * gradient_words(g);
         float *sums = (float *)(chunk + MR * LD), *d[2] = {sums + MR * padded(k)};
         d[1] = d[0] + height * n;
-        for (int64_t start = 0; start < rows; start += group) {
-            const int64_t end = min64(rows, start + group);
 #pragma omp for schedule(dynamic)
-            for (int64_t r = start; r < end; r += height) {
-                int64_t count = min64(height, end - r), at = r * n, to = at + count * n;
-                d_offset[r / height] = gradient_range(at, to, grad + at, value + at, std + at, s, c, kl, d[0], d[1]);
-                for (int half = 0; half < 2; half++) {
-                    float *d_germinator = (half ? d_rho_germinator : d_mean_germinator) + r * k;
-                    germinator_gradient(d[half], seeds[bf16[half]], count, g, bf16[half], chunk, sums, d_germinator);
-                    word *keep = kept[half] + steps_of(r - start, bf16[half]) * NR;
-                    for (int64_t j = 0; j < n; j += NR)
-                        pack_panel(keep + j * group_steps[half], d[half] + j, n, count, min64(NR, n - j), bf16[half]);
-                }
+        for (int64_t r = 0; r < rows; r += height) {
+            int64_t count = min64(height, rows - r), at = r * n, to = at + count * n;
+            d_offset[r / height] = gradient_range(at, to, grad + at, value + at, std + at, s, c, kl, d[0], d[1]);
+            for (int half = 0; half < 2; half++) {
+                float *d_germinator = (half ? d_rho_germinator : d_mean_germinator) + r * k;
+                germinator_gradient(d[half], seeds[bf16[half]], count, g, bf16[half], chunk, sums, d_germinator);
+                word *keep = kept[half] + steps_of(r, bf16[half]) * NR;
+                for (int64_t j = 0; j < n; j += NR)
+                    pack_panel(keep + j * steps[half], d[half] + j, n, count, min64(NR, n - j), bf16[half]);
             }
-#pragma omp for schedule(dynamic)
-            for (int64_t j = 0; j < n; j += NR)
-                for (int half = 0; half < 2; half++)
-                    seed_gradient(strips[half], kept[half] + j * group_steps[half], start, end, j, g, bf16[half],
-                                  start || half, d_seed);
         }
+#pragma omp for schedule(dynamic)
+        for (int64_t j = 0; j < n; j += NR) seed_gradient(strips, kept, j, g, d_seed);
     }
 }

@@ -154,15 +154,14 @@ static void tile_bf16(const word *strip, const word *panel, int64_t steps, float
 #define tile_bf16 tile_f32 /* never called: HAS_BF16 is 0 */
 #endif
 
-/* The same for the steps [start, end) of a strip, and a panel that begins with the first of them. */
-static void tile(const word *strip, const word *panel, int64_t start, int64_t end, float *c, int64_t stride, int add,
-                 int bf16) {
-    for (int64_t from = start, to; from < end; from = to) {
-        const word *a = strip + from / KC * MR * LD + from % KC, *b = panel + (from - start) * NR;
-        to = min64(end, (from / KC + 1) * KC);
+/* The same for a whole strip and panel. */
+static void tile(const word *strip, const word *panel, int64_t steps, float *c, int64_t stride, int add, int bf16) {
+    for (int64_t from = 0; from < steps; from += KC) {
+        const word *a = strip + from / KC * MR * LD, *b = panel + from * NR;
+        int64_t length = min64(KC, steps - from);
         if (bf16)
-            tile_bf16(a, b, to - from, c, stride, add || from > start);
+            tile_bf16(a, b, length, c, stride, add || from);
         else
-            tile_f32(a, b, to - from, c, stride, add || from > start);
+            tile_f32(a, b, length, c, stride, add || from);
     }
 }
