@@ -83,8 +83,8 @@ def main():
             torch.set_float32_matmul_precision("highest")
             torch.manual_seed(1)
             probs = ks.predict(net.eval(), test[0], DRAWS).probs
-            kept = {"nll": F.nll_loss(probs.log(), test[1]).item(), "acc": (probs.argmax(1) == test[1]).float().mean().item()}
-            runs.append({"seed": seed, "trained with": meaning, **kept, "elbo": elbo(net, *test)})
+            nll, acc = F.nll_loss(probs.log(), test[1]).item(), (probs.argmax(1) == test[1]).float().mean().item()
+            runs.append({"seed": seed, "trained with": meaning, "nll": nll, "acc": acc, "elbo": elbo(net, *test)})
             print(runs[-1])
     write_json(OUT, {"setting": vars(chosen), "runs": runs, **provenance()})
 

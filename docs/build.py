@@ -15,10 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelseed.metrics import METRICS
+import benchmark_tables
+from benchmark_tables import table
+
+from kernelseed.metrics import METRICS, REGRESSION_METRICS
 from kernelseed.reproduction import (
     DATA,
     OWN_ROWS,
+    PRESETS,
     PRINTED,
     ROWS,
     Plan,
@@ -33,16 +37,19 @@ from kernelseed.reproduction import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/reproduction.md")
+PAGES = (
+    "README.md",
+    "docs/decisions.md",
+    "docs/performance.md",
+    "docs/reliability.md",
+    "docs/reproduction.md",
+    "docs/tables.md",
+    "results/README.md",
+)
 
 
 def read(path: str) -> Any:
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
-
-
-def table(heading: list[str], rows: list[list[str]]) -> str:
-    align = ["---", *("---:" for _ in heading[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [heading, align, *rows])
 
 
 def came_from(result: dict[str, Any], path: str, command: str) -> str:
@@ -77,38 +84,6 @@ def methods(path: str, command: str) -> str:
     return "\n\n".join((table(heading, rows), about, came_from(results[0], path, command)))
 
 
-def bench(part: str, unit: str, heading: str, against: str) -> Callable[[], str]:
-    def build() -> str:
-        found = read("benchmarks/results/bench.json")["measured"][part]
-        rows = [[name, f"{values[unit]:g}", f"{values['ratio']:.2f}"] for name, values in found.items()]
-        return table([heading, unit, against], rows)
-
-    return build
-
-
-def profile() -> str:
-    found = read("benchmarks/results/bench.json")["measured"]["profile"]
-    ways = list(next(iter(found.values())))
-    rows = [[piece, *(f"{values[way]:g}" for way in ways)] for piece, values in found.items()]
-    total = ["**together**", *(f"**{sum(values[way] for values in found.values()):.0f}**" for way in ways)]
-    return table(["ms of a step", *ways], [*rows, total])
-
-
-def single_profile() -> str:
-    found = read("benchmarks/results/bench.json")["measured"]["single_profile"]
-    heading = ["one image", *next(iter(found.values()))]
-    return table(heading, [[name, *(f"{value:g}" for value in values.values())] for name, values in found.items()])
-
-
-def machine() -> str:
-    result = read("benchmarks/results/bench.json")
-    return (
-        f"{result['setting']}; {result['processor']}, {result['threads']} threads, "
-        f"torch {result['versions']['torch']}. Made by `make bench`, kept in "
-        "[`benchmarks/results/bench.json`](../benchmarks/results/bench.json)."
-    )
-
-
 def faults() -> str:
     result = read("results/faults.json")
     kinds = {
@@ -132,19 +107,65 @@ def faults() -> str:
     return f"{table(heading, rows)}\n\n{about}"
 
 
-def reproduced(preset: str, data: str) -> Table:
-    return paper_table(data, read_results(ROOT / "results" / preset / data))
+UCI = {"concrete": ("5.2", "3.04"), "energy": ("1.66", "1.99")}
+"""RMSE and NLL of MC-dropout in Gal and Ghahramani (2016): one hidden layer of 50, 20 splits."""
 
 
-def reproduction(preset: str, data: str) -> Callable[[], str]:
+def uci_tables() -> str:
+    keys, names = ("rmse", "nll", "crps", "coverage_90"), {"plain": "plain", "dropout": "MC-dropout .05", "bnn": "BNN"}
+    names |= {"ksn .25": "KSN δ=.25", "ksn 1": "KSN δ=1"}
+    parts = []
+    for name, (rmse, nll) in UCI.items():
+        result = read(f"results/tables/{name}.json")
+        rows = []
+        for method, found in result["found"].items():
+            each = [found["metrics"][key] for key in keys]
+            cells = [f"{one['mean']:.2f} ± {one['error']:.2f}" for one in each]
+            rows.append([names[method], f"{found['metrics']['parameters']['mean']:,.0f}", *cells])
+        rows.append(["*MC-dropout, published*", "", rmse, nll, "", ""])
+        parts.append(table([name, "Params", *(REGRESSION_METRICS[key].heading for key in keys)], rows))
+    settings = result["settings"]
+    parts.append(
+        f"Mean and standard error over {result['splits']} of the published splits; {settings['widths']} hidden units, "
+        f"{settings['steps']} steps of {settings['batch_size']} rows, Adam from {settings['lr']} by a cosine, "
+        f"{settings['samples']} draws. From [`results/tables`](../results/tables), made by `python "
+        f"benchmarks/tables.py FOLDER` at commit {short_commit(result['commit'])} with torch "
+        f"{result['versions']['torch']} on an {result['processor']}. The published numbers are of one hidden layer and "
+        "20 splits."
+    )
+    return "\n\n".join(parts)
+
+
+def reproduced(folder: str, data: str) -> Table:
+    preset = folder.rpartition("/")[2].partition("-")[0]
+    return paper_table(data, read_results(ROOT / "results" / folder / data), preset)
+
+
+def reproduction(data: str) -> Callable[[], str]:
     def build() -> str:
+        preset = presets_shown()[data]
         folder = f"results/{preset}/{data}"
-        command = reproducing(preset, data)
-        if not (ROOT / folder).is_dir():
-            return f"Not run yet: `{command}`."
-        return f"{table_markdown(reproduced(preset, data))} From [`{folder}`](../{folder}), made by `{command}`."
+        made_by = f"From [`{folder}`](../{folder}), made by `{reproducing(preset, data)}`."
+        return f"{table_markdown(reproduced(preset, data))} {made_by}"
 
     return build
+
+
+def presets_shown() -> dict[str, str]:
+    """The preset of each data set's table and panel: the largest that was run."""
+    return {data: next(preset for preset in PRESETS if (ROOT / "results" / preset / data).is_dir()) for data in DATA}
+
+
+def results_index() -> str:
+    """What is in each folder of result files, and the command that makes them again."""
+    rows = []
+    for path in sorted((ROOT / "results").glob("*/*")):
+        folder, data = path.relative_to(ROOT / "results").parts
+        if path.is_dir() and folder.partition("-")[0] in PRESETS:
+            found = read_results(path)
+            seeds = sum(map(len, found.values()))
+            rows.append([f"`{folder}/{data}`", ", ".join(found), str(seeds), f"`{reproducing(folder, data)}`"])
+    return table(["folder", "networks", "runs", "made by"], rows)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {"": {}, "blundell": {"kl": "blundell"}, "update-bn": {"update_bn": 4096}}
@@ -205,33 +226,55 @@ def in_short() -> str:
     return "\n\n".join((*parts, shown.remarks[0]))
 
 
+def decisions() -> str:
+    """How often the promises were kept over the splits."""
+    result = read("results/decisions.json")
+    settings, splits, config = result["settings"], result["splits"], result["config"]
+
+    def mean(kind: str, key: str) -> float:
+        return sum(split[kind][key] for split in splits) / len(splits)
+
+    rows = [
+        [name, *(f"{mean(kind, key):.2%}" for key in ("error", "answered")), f"{broken} of {len(splits)}"]
+        for name, kind in ((f"{settings['risk']:.0%} in validation", "plug_in"), ("with a bound", "bound"))
+        for broken in [sum(split[kind]["error"] > settings["risk"] for split in splits)]
+    ]
+    sets = []
+    for name, kind in (("for all together", "sets"), ("`by_class=True`", "sets_by_class")):
+        each = zip(*(split[kind]["by_class"] for split in splits), strict=True)
+        of_class = [sum(held) / len(splits) for held in each]
+        sets.append([name, f"{mean(kind, 'coverage'):.2%}", f"{min(of_class):.2%}", f"{mean(kind, 'size'):.2f}"])
+    about = (
+        f"{config['data']}, {config['method']} on a ResNet-18 of width {config['width']}, {config['epochs']} epochs, "
+        f"seed {config['seed']}: {settings['examples']:,} predictions for images that it was not trained on, split "
+        f"{len(splits)} times into {settings['choose']:,} to choose by and the rest to test on. From "
+        f"[`results/decisions.json`](../results/decisions.json), made by the two lines at the top of "
+        f"[`benchmarks/decisions.py`](../benchmarks/decisions.py) at commit {short_commit(result['commit'])} with "
+        f"torch {result['versions']['torch']}."
+    )
+    risk, coverage = (f"{settings[key]:.0%}" for key in ("risk", "coverage"))
+    first = table([f"threshold for a risk of {risk}", "wrong answers, mean", "answered", "risk broken"], rows)
+    heading = [f"sets for a coverage of {coverage}", "hold the class, mean", "worst class", "classes in a set"]
+    second = table(heading, sets)
+    return f"{first}\n\n{second}\n\n{about}"
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
     "in_short": in_short,
     "reproduction_notes": lambda: notes_markdown(reproduced("paper", "fashion-mnist")),
-    "reproduction_fashion": reproduction("paper", "fashion-mnist"),
-    "reproduction_mnist": reproduction("paper", "mnist"),
-    "reproduction_cifar10": reproduction("small", "cifar10"),
-    "reproduction_cifar100": reproduction("small", "cifar100"),
+    **{f"reproduction_{data.replace('-', '_')}": reproduction(data) for data in DATA},
+    "results_index": results_index,
     "reproduction_blundell": with_blundells_weight,
     "reproduction_twice": beside(("earlier/paper", "paper"), ("first", "again")),
     "reproduction_update_bn": beside(("paper", "paper-update-bn"), ("running", "re-estimated")),
     "reproduction_claims": lambda: claims_markdown(
-        [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
+        [reproduced(preset, data) for data, preset in presets_shown().items() if preset != "small"]
     ),
+    "decisions": decisions,
     "faults": faults,
-    "machine": machine,
-    "steps": bench("steps", "ms", "training step, float32", "of plain"),
-    "taps": bench("taps", "ms", "training step, float32", "of plain"),
-    "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
-    "profile": profile,
-    "single_profile": single_profile,
-    "floor": bench("floor", "ms", "germination's products, forward and backward", "of a plain step"),
-    "predict": bench("predict", "ms", "2,000 images", "of ten passes"),
-    "factorised": bench("factorised", "ms", "one forward (batch 1: twenty)", "of plain"),
-    "memory": bench("memory", "MB", "peak memory of training", "of bayesian-torch"),
-    "size": bench("size", "MB", "on disk", "of plain"),
-    "imports": bench("imports", "ms", "import", "of torch"),
+    "uci_tables": uci_tables,
+    **benchmark_tables.SECTIONS,
 }
 
 

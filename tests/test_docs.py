@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -9,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelseed.cli.app import app
-from kernelseed.reproduction import DATA, draw_figure, figure_points, read_results
+from kernelseed.reproduction import DATA, PRESETS, draw_figure, figure_points, read_results
 
 ROOT = Path(__file__).parent.parent
 TABLES = sorted(
     path.relative_to(ROOT / "results")
     for path in (ROOT / "results").glob("*/*")
-    if path.is_dir() and path.parent.name != "earlier"  # what the same commands gave before
+    if path.is_dir() and path.parent.name.partition("-")[0] in PRESETS
 )
 
 
@@ -37,8 +38,9 @@ def test_every_section_stands_on_a_page(build):
     assert sorted(re.findall(r"<!-- begin (\w+) -->", pages)) == sorted(build.SECTIONS)
 
 
-def test_the_figure_shows_what_the_result_files_say():
-    drawn = draw_figure({data: read_results(ROOT / "results/paper" / data) for data in DATA})
+def test_the_figure_shows_what_the_result_files_say(build):
+    presets = build.presets_shown()
+    drawn = draw_figure({data: read_results(ROOT / "results" / presets[data] / data) for data in DATA}, presets)
     assert figure_points(drawn) in (ROOT / "docs/figures/reproduction.svg").read_text(encoding="utf-8")
 
 
@@ -62,3 +64,19 @@ def test_every_local_link_leads_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+LINES = re.findall(r"^(kernelseed train .*)$", (ROOT / "docs/training.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_lines_of_the_page_on_training_are_runs_that_can_be(tmp_path, monkeypatch):
+    """Each was run whole when it was written."""
+    monkeypatch.chdir(tmp_path)
+    for line in LINES:
+        given = shlex.split(line.partition(">")[0])[1:]
+        if "--resume" not in given:
+            ran = CliRunner().invoke(app, [*given, "--print-config"])
+            assert ran.exit_code == 0, line
+            if ">" in line:
+                (tmp_path / line.rpartition(" ")[2]).write_text(ran.output)
+    assert len(LINES) > 10

@@ -26,7 +26,7 @@ from kernelseed.cli import show
 from kernelseed.cli.show import comparison, literal
 from kernelseed.core import cell, printable, storage
 from kernelseed.errors import KernelseedError, StorageError
-from kernelseed.training import Config, RunFolder, classify, describe_run, evaluate, trainer
+from kernelseed.training import Config, RunFolder, describe_run, evaluate, predict_files, trainer
 
 FEW = settings(
     max_examples=30, derandomize=True, deadline=None, database=None,
@@ -515,7 +515,7 @@ def plain_run(hostile, tmp_path_factory):
 
 
 ASKED = {
-    "config.json": [lambda run, image: classify(run, [image]), lambda run, image: describe_run(run)],
+    "config.json": [lambda run, image: predict_files(run, [image]), lambda run, image: describe_run(run)],
     "result.json": [
         lambda run, image: report.read([run]),
         lambda run, image: comparison([RunFolder(run).result()], ""),

@@ -32,6 +32,7 @@ from kernelseed.core import (
     collapse,
     convert,
     factorise,
+    fold_bn,
     germinate,
     likelihoods,
     load,
@@ -40,6 +41,7 @@ from kernelseed.core import (
     save,
     schedules,
 )
+from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import KernelseedError
 from kernelseed.metrics import calibration
 
@@ -73,12 +75,15 @@ __all__ = [
     "ScaleMixture",
     "Terms",
     "WeightDistribution",
+    "abstention",
     "bayesianize",
     "calibration",
     "collapse",
+    "conformal",
     "convert",
     "errors",
     "factorise",
+    "fold_bn",
     "germinate",
     "likelihoods",
     "load",

@@ -29,6 +29,7 @@ from kernelseed.core.files import (
     write_json,
     write_text,
 )
+from kernelseed.core.folding import fold_bn
 from kernelseed.core.likelihoods import Likelihood
 from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.core.names import cell, printable, utf8_path
@@ -87,6 +88,7 @@ __all__ = [
     "disk_file",
     "explained",
     "factorise",
+    "fold_bn",
     "generator_for",
     "germinate",
     "gigabytes",

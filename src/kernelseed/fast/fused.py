@@ -105,8 +105,10 @@ _OUTPUTS = "(Tensor value, Tensor std, Tensor log_q, Tensor token)"
     "draw_kernel_seed(Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset, SymInt[] shape,"
     f" Tensor key, SymInt weight, SymInt part) -> {_OUTPUTS}"
 )
-def _draw_kernel_seed(seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any) -> Any:
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16()
+def _draw_kernel_seed(
+    seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any
+) -> tuple[Tensor, ...]:
+    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
     value, std = seed.new_empty(len(mean), sizes[1]), seed.new_empty(len(mean), sizes[1])
     log_q = _sums(kernels.count("ks_tiles", *sizes[:2]))
     scratch = kernels.scratch("ks_germinate_scratch", *sizes, *bf16)
@@ -121,9 +123,16 @@ def _draw_kernel_seed(seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, s
     " -> (Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset)"
 )
 def _draw_kernel_seed_backward(
-    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, seed: Tensor, mean: Tensor, rho: Tensor, *stream: Any
+    grad: Tensor | None,
+    message: Tensor | None,
+    value: Tensor,
+    std: Tensor,
+    seed: Tensor,
+    mean: Tensor,
+    rho: Tensor,
+    *stream: Any,
 ) -> tuple[Tensor, ...]:
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16()
+    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
     flat = torch.zeros_like(std) if grad is None else unfold(grad).contiguous()
     gradients = tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho))
     d_offset = _sums(kernels.count("ks_tiles", *sizes[:2]))
@@ -146,7 +155,9 @@ def _draw_mean_field(mean: Tensor, rho: Tensor, *stream: Any) -> tuple[Tensor, .
     "draw_mean_field_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor key, SymInt weight,"
     " SymInt part) -> (Tensor mean, Tensor rho)"
 )
-def _draw_mean_field_backward(grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, *stream: Any) -> Any:
+def _draw_mean_field_backward(
+    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, *stream: Any
+) -> tuple[Tensor, ...]:
     grad = torch.zeros_like(std) if grad is None else grad.contiguous()
     d_mean, d_rho, sums = torch.empty_like(std), torch.empty_like(std), _sums(kernels.blocks(std.numel()))
     given = (grad, value, std, *_in_c(*stream), *_kl_term(message))
@@ -212,7 +223,7 @@ def _(seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[i
 
 
 @_draw_kernel_seed_backward.register_fake
-def _(grad: Any, message: Any, value: Tensor, std: Tensor, seed: Tensor, mean: Tensor, rho: Tensor, *stream: Any) -> Any:
+def _(_: Any, __: Any, value: Tensor, std: Tensor, seed: Tensor, mean: Tensor, rho: Tensor, *stream: Any) -> Any:
     return *(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho)), seed.new_empty(1)
 
 
@@ -276,7 +287,10 @@ def _one_by_one(operation: Callable[..., Any]) -> Callable[..., Any]:
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         def element(i: int) -> list[Any]:
-            return [a if d is None or not isinstance(a, Tensor) else a.select(d, i) for a, d in zip(arguments, in_dims, strict=True)]
+            return [
+                a.select(d, i) if d is not None and isinstance(a, Tensor) else a
+                for a, d in zip(arguments, in_dims, strict=True)
+            ]
 
         found = [operation(*element(i)) for i in range(info.batch_size)]
         if isinstance(found[0], Tensor):
@@ -286,5 +300,6 @@ def _one_by_one(operation: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-for _each in (_draw_kernel_seed, _draw_kernel_seed_backward, _draw_mean_field, _draw_mean_field_backward, _scale_mixture_kl):
+_GRADIENTS = (_draw_kernel_seed_backward, _draw_mean_field_backward)
+for _each in (_draw_kernel_seed, _draw_mean_field, _scale_mixture_kl, *_GRADIENTS):
     _each.register_vmap(_one_by_one(_each))

@@ -36,7 +36,7 @@ from kernelseed.report.svg import (
 
 WIDTH, HEIGHT = 460, 320  # of a figure that stands alone; narrow, so that a phone can still show its text
 PANEL = 220  # the width of one of several small panels
-_SMALL = 11.5  # the size of the text there
+SMALL = 11.5  # the size of the text there
 _LONG_CURVE = 240  # points of a curve; more would not be visible at this size
 
 
@@ -214,7 +214,7 @@ def reliability_diagram(bins: Reliability, style: Look, label: str) -> Markup:
     ece, mce = METRICS["ece"], METRICS["mce"]
     errors = f"{ece.words} {ece.show(bins.ece)}, {mce.words} {mce.show(bins.mce)}"
     description = f"Reliability of {label}: {errors}."
-    return drawing(PANEL, floor + 40, body, description, font_size=_SMALL)
+    return drawing(PANEL, floor + 40, body, description, font_size=SMALL)
 
 
 def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
@@ -260,4 +260,4 @@ def back_to_back(
         x_axis(x, bottom + 20, x_label, x_show, about=4),
     ]
     description = f"Histogram of {x_label}: {above} upward, {below} downward."
-    return drawing(PANEL, bottom + 60, body, description, font_size=_SMALL)
+    return drawing(PANEL, bottom + 60, body, description, font_size=SMALL)

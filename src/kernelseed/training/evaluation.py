@@ -13,12 +13,14 @@ from torch import Tensor
 from kernelseed import metrics
 from kernelseed.core import Classification
 from kernelseed.data import Dataset, Split, load_test
+from kernelseed.errors import ConfigError
 from kernelseed.metrics import TemperatureScaling
 from kernelseed.models import Model
 from kernelseed.training.given import prepared
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
+from kernelseed.training.tasks import require_same_table, stored_task, summarise
 
 
 def evaluate(
@@ -49,10 +51,17 @@ def evaluate(
         samples=config.samples if samples is None else samples,
         update_bn=config.update_bn if update_bn is None else update_bn,
     )
+    described = folder.config()["data"]
+    task = stored_task(described, folder.path)
+    for name, wanted in (("temperature", temperature), ("ood", ood)):
+        task.require_classes(name, wanted)
+    if ood and "table" in described:
+        raise ConfigError(f"ood is {ood!r}, but the run's data is a table, not images: leave it out.")
     if temperature:
         require_validation(folder, config, "fit a temperature on")
     net = folder.network(model, trust_model)
-    data = config.load_data(data_dir) if data is None else prepared(config, data, folder.config()["data"])
+    data = config.load_data(data_dir) if data is None else prepared(config, data, described)
+    require_same_table(described, data, folder.path)
     outside = _out_of_distribution(ood, data, data_dir) if ood else None
     found: dict[str, Any] = {
         "settings": {"samples": config.samples, "update_bn": config.update_bn, "seed": config.seed, "temperature": {}},
@@ -63,28 +72,18 @@ def evaluate(
     }
     for way in ways(config):
         inside = predict_split(net, data.test, data, config, way)
-        probs = inside.probs
+        found["metrics"][way] = summarise(inside, data.test.targets)
         if temperature and data.validation:
             held_out = predict_split(net, data.validation, data, config, way)
             scaling = TemperatureScaling.fit(held_out.probs, data.validation.labels)
             found["settings"]["temperature"][way] = scaling.temperature
-            probs = scaling.apply(probs)
-        found["metrics"][way] = summarise(inside, data.test.labels) | metrics.summary(probs, data.test.labels)
+            found["metrics"][way] |= metrics.summary(scaling.apply(inside.probs), data.test.labels)
         if outside:
             prediction = predict_split(net, outside, data, config, way)
             found.setdefault("ood", {"name": ood})[way] = summarise_shift(inside, prediction)
             folder.write_prediction("ood", way, prediction, outside.labels)
     folder.write_evaluation(found)
     return found
-
-
-def summarise(prediction: Classification, labels: Tensor) -> dict[str, float]:
-    """The paper's metrics and ours."""
-    return metrics.summary(prediction.probs.float(), labels) | {
-        "aurc": metrics.aurc(prediction.confidence.float(), prediction.label == labels),
-        "entropy": prediction.entropy.mean().item(),
-        "mutual_information": prediction.mutual_information.mean().item(),
-    }
 
 
 def summarise_shift(inside: Classification, outside: Classification) -> dict[str, float]:

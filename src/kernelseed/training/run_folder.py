@@ -22,6 +22,7 @@ from kernelseed.core import (
     CONFIG,
     WEIGHTS,
     Classification,
+    Regression,
     load,
     lock_folder,
     read_json,
@@ -37,6 +38,7 @@ from kernelseed.models import Model
 from kernelseed.training import origin
 from kernelseed.training.config import Config
 from kernelseed.training.schema import COUNT, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
+from kernelseed.training.tasks import Prediction
 
 RESULT, CURVES, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
 RUN_SCHEMA: Schema = {
@@ -45,6 +47,11 @@ RUN_SCHEMA: Schema = {
     "data": {"name": TEXT, "classes": [TEXT], "image": [SIZE], "mean": [NUMBER], "std": [NUMBER]},
     "trained?": OBJECT,
 }
+TABLE_SCHEMA: Schema = {
+    "columns": [{"name": TEXT, "categories?": [TEXT]}],
+    "target": {"name": TEXT},
+}
+NUMBERS_SCHEMA: Schema = {**TABLE_SCHEMA, "target": {"name": TEXT, "mean": NUMBER, "std": NUMBER}}
 RESULT_SCHEMA: Schema = {
     "metrics": {"mean": dict.fromkeys(metrics.METRICS, NUMBER), "ensemble?": dict.fromkeys(metrics.METRICS, NUMBER)},
     "parameters": {"trained": COUNT, "stored": COUNT, "plain": COUNT, "relative": NUMBER},
@@ -59,6 +66,8 @@ RESULT_SCHEMA: Schema = {
     "threads": COUNT,
     "commit": TEXT_OR_NULL,
 }
+OF_NUMBERS: Schema = dict.fromkeys(metrics.REGRESSION_METRICS, NUMBER)
+REGRESSION_RESULT_SCHEMA: Schema = {**RESULT_SCHEMA, "metrics": {"mean": OF_NUMBERS, "ensemble?": OF_NUMBERS}}
 EVALUATION_SCHEMA: Schema = {"metrics": OBJECT, "ood?": {"name": TEXT}}
 
 
@@ -163,7 +172,7 @@ class RunFolder:
         """The exact settings, and what the network and its data are."""
         path = self.path / CONFIG
         found = read_json(path)
-        return require(RUN_SCHEMA, found, path) if "training" in found else found
+        return require(_run_schema(found), found, path) if "training" in found else found
 
     def write_network(self, described: dict[str, Any]) -> None:
         """What the network is, where the config could not know it at the start."""
@@ -227,8 +236,8 @@ class RunFolder:
         path = self.path / EVALUATION
         return require(EVALUATION_SCHEMA, read_json(path), path) if path.exists() else {}
 
-    def write_prediction(self, part: str, way: str, prediction: Classification, labels: Tensor) -> None:
-        """Predictions for "test", "validation" or "ood" images, by the "mean" or the "ensemble"."""
+    def write_prediction(self, part: str, way: str, prediction: Prediction, labels: Tensor) -> None:
+        """Predictions for "test", "validation" or "ood" data, by the "mean" or the "ensemble"."""
         from safetensors.torch import save_file
 
         tensors = {f.name: getattr(prediction, f.name).contiguous() for f in fields(prediction)}
@@ -239,8 +248,8 @@ class RunFolder:
         """Whether `write_prediction` wrote it."""
         return self._prediction_file(part, way).exists()
 
-    def prediction(self, part: str, way: str) -> tuple[Classification, Tensor]:
-        """What `write_prediction` wrote: the predictions and the labels."""
+    def prediction(self, part: str, way: str) -> tuple[Any, Tensor]:
+        """What `write_prediction` wrote: the predictions, a Classification or a Regression, and the targets."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -248,10 +257,12 @@ class RunFolder:
         try:
             with utf8_path(path) as name:
                 tensors = load_file(name)
-            found, labels = Classification(*(tensors[f.name] for f in fields(Classification))), tensors["labels"]
+            kind = Regression if "mean" in tensors else Classification
+            found, labels = kind(*(tensors[f.name] for f in fields(kind))), tensors["labels"]
         except (SafetensorError, KeyError, OSError) as error:
             raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None
-        if found.probs.ndim != 2 or {tuple(found.probs.shape[:1])} != {tuple(t.shape[:1]) for t in tensors.values()}:
+        first = next(iter(vars(found).values()))
+        if first.ndim != 2 or {tuple(first.shape[:1])} != {tuple(t.shape[:1]) for t in tensors.values()}:
             raise StorageError(f"{path} holds predictions and labels that do not fit; take another copy of the run.")
         return found, labels
 
@@ -261,7 +272,19 @@ class RunFolder:
 
 def read_result(path: Path) -> dict[str, Any]:
     """A run's result, from wherever it was copied to."""
-    return require(RESULT_SCHEMA, read_json(path), path)
+    found = read_json(path)
+    return require(REGRESSION_RESULT_SCHEMA if found.get("task") == "regression" else RESULT_SCHEMA, found, path)
+
+
+def _run_schema(config: dict[str, Any]) -> Schema:
+    """Of the config of a run, whose data may be images or a table, of classes or of numbers."""
+    data = config.get("data")
+    if not isinstance(data, dict) or "table" not in data:
+        return RUN_SCHEMA
+    if "classes" in data:
+        return {**RUN_SCHEMA, "data": {**RUN_SCHEMA["data"], "table": TABLE_SCHEMA}}
+    images = {key: kind for key, kind in RUN_SCHEMA["data"].items() if key != "classes"}
+    return {**RUN_SCHEMA, "data": {**images, "table": NUMBERS_SCHEMA}}
 
 
 def _epoch(checkpoint: Path) -> tuple[int, str]:
