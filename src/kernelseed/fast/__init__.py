@@ -7,11 +7,11 @@ from kernelseed.fast.fused import (
     Drawn,
     draw_kernel_seed,
     draw_mean_field,
-    one_pass,
     scale_mixture_kl,
     supports,
 )
-from kernelseed.fast.germination import fold, germinate_matrix, is_transposed, unfold
+from kernelseed.fast.germination import fold, germinate_both, germinate_matrix, in_bfloat16, is_transposed, unfold
+from kernelseed.fast.graph import one_pass
 from kernelseed.fast.processor import processor_features, processor_kind
 from kernelseed.fast.taps import TrimmedConv2d, trim
 from kernelseed.fast.thin import ProductWeight, thin_is_cheaper, thin_weights
@@ -28,7 +28,9 @@ __all__ = [
     "draw_mean_field",
     "flatten",
     "fold",
+    "germinate_both",
     "germinate_matrix",
+    "in_bfloat16",
     "in_blocks",
     "is_transposed",
     "known_costs",

@@ -14,7 +14,16 @@ from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample
-from kernelseed.fast import draw_kernel_seed, germinate_matrix, in_blocks, is_transposed, stack, supports
+from kernelseed.fast import (
+    draw_kernel_seed,
+    germinate_both,
+    germinate_matrix,
+    in_bfloat16,
+    in_blocks,
+    is_transposed,
+    stack,
+    supports,
+)
 
 
 class KernelSeed(WeightDistribution):
@@ -42,8 +51,8 @@ class KernelSeed(WeightDistribution):
         return self.decoded().moments()
 
     def decoded(self) -> RhoGaussian:
-        """Mean and rho, germinated in one matrix product."""
-        mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
+        """Mean and rho, germinated as in a draw."""
+        mean, rho = germinate_both(self.mean_germinator, self.rho_germinator, self.seed)
         rho = at_least_float32(rho) + self.rho_offset
         return RhoGaussian(mean, rho, self.shape, swapped=is_transposed(self.shape))
 
@@ -85,8 +94,8 @@ class KernelSeed(WeightDistribution):
 
 def _germinate_batch(weights: Sequence[KernelSeed]) -> Sequence[RhoGaussian]:
     """What `decoded` gives for each of these, which have the same shape and rank."""
-    if len(weights) == 1:
-        return [weights[0].decoded()]
+    if len(weights) == 1 or any(in_bfloat16(weights[0].seed)):
+        return [weight.decoded() for weight in weights]
     germinators = stack([g for w in weights for g in (w.mean_germinator, w.rho_germinator)])
     seeds = stack([w.seed for w in weights])
     both = germinate_matrix(germinators.view(len(weights), -1, weights[0].rank), seeds)
