@@ -53,12 +53,9 @@ def evaluate(
     data                 again, if the run's was given in Python
     """
     folder = RunFolder(run)
-    folder.result()  # an error if there is none yet
-    others: dict[str, Any] = {"samples": samples, "update_bn": update_bn}
-    config = replace(folder.training_config(), **{key: value for key, value in others.items() if value is not None})
+    config = _other_settings(folder, samples=samples, update_bn=update_bn)
     described = folder.config()["data"]
-    stored_task(described, folder.path).require_classes("temperature", temperature)
-    require_images(described, shift=shift, ood=ood)
+    _require_kind(folder, described, temperature, shift=shift, ood=ood)
     damages = wanted_damages(shift, shift_images)
     if temperature:
         require_validation(folder, config, "fit a temperature on")
@@ -66,9 +63,8 @@ def evaluate(
     data = config.load_data(data_dir) if data is None else prepared(config, data, described)
     require_same_table(described, data, folder.path)
     outside = load_elsewhere(ood, data, ood_fit, data_dir) if ood is not None else []
-    temperatures: dict[str, float] = {}
     found: dict[str, Any] = {"metrics": {}}
-    inside: dict[str, Classification] = {}
+    temperatures, inside = dict[str, float](), dict[str, Classification]()
     scales: dict[str, Callable[[Tensor], Tensor]] = {}
     for way in ways(config):
         inside[way] = predict_split(net, data.test, data, config, way)
@@ -91,6 +87,13 @@ def evaluate(
     return found | about | parts
 
 
+def _other_settings(folder: RunFolder, **others: int | None) -> Config:
+    """The config of a finished run, with those settings replaced that are given."""
+    folder.result()  # an error if there is none yet
+    given: dict[str, Any] = {key: value for key, value in others.items() if value is not None}
+    return replace(folder.training_config(), **given)
+
+
 def _about(folder: RunFolder, config: Config, temperatures: dict[str, float]) -> dict[str, Any]:
     """What was tested, how and by what: beside everything that is found."""
     result = folder.result()
@@ -103,8 +106,11 @@ def _about(folder: RunFolder, config: Config, temperatures: dict[str, float]) ->
     }
 
 
-def require_images(described: dict[str, Any], **asked: str | Sequence[str] | None) -> None:
-    """An error if what is asked for needs images, and the run's data is a table."""
-    for name, value in asked.items():
+def _require_kind(
+    folder: RunFolder, described: dict[str, Any], temperature: bool, **of_images: str | Sequence[str] | None
+) -> None:
+    """An error if what is asked for needs classes or images, and the run has none."""
+    stored_task(described, folder.path).require_classes("temperature", temperature)
+    for name, value in of_images.items():
         if value is not None and "table" in described:
             raise ConfigError(f"{name} is {value!r}, but the run's data is a table, not images: leave it out.")
