@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmark_tables
+import shift_results
 from benchmark_tables import table
 
 from kernelseed.metrics import METRICS, REGRESSION_METRICS
@@ -44,6 +45,7 @@ PAGES = (
     "docs/reliability.md",
     "docs/reproduction.md",
     "docs/tables.md",
+    "docs/shift.md",
     "results/README.md",
 )
 
@@ -271,6 +273,11 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_claims": lambda: claims_markdown(
         [reproduced(preset, data) for data, preset in presets_shown().items() if preset != "small"]
     ),
+    "corruptions": shift_results.level_table,
+    "shift": shift_results.shift_table,
+    "shift_corruptions": shift_results.corruption_table,
+    "ood_auroc": lambda: shift_results.ood_table("auroc"),
+    "ood_fpr": lambda: shift_results.ood_table("fpr_at_95_tpr"),
     "decisions": decisions,
     "faults": faults,
     "uci_tables": uci_tables,

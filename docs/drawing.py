@@ -13,6 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import shift_results
 import torch
 from benchmark_tables import results
 
@@ -46,6 +47,7 @@ def write_all(root: Path) -> None:
     schedules(folder / "schedules.svg")
     decisions(json.loads((root / "results/decisions.json").read_text(encoding="utf-8")), folder / "decisions.svg")
     reproduction(root)
+    shift_results.draw(folder / "shift.svg")
 
 
 def decisions(found: dict[str, Any], path: Path) -> None:

@@ -25,7 +25,7 @@ from kernelseed import report
 from kernelseed.core import files
 from kernelseed.errors import ArgumentError, NonFiniteError, StorageError
 from kernelseed.training import Config, RunFolder, evaluate, predict_files, train, trainer, write_csv
-from kernelseed.training.run_folder import RESULT_SCHEMA, RUN_SCHEMA
+from kernelseed.training.run_schemas import RESULT_SCHEMA, RUN_SCHEMA
 
 TINY = Config(width=4, epochs=2, batch_size=512, samples=2, update_bn=0, stem="cifar")
 

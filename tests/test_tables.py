@@ -297,8 +297,12 @@ def test_a_run_of_a_table_is_evaluated_described_and_reported(finished, tmp_path
     for section in ("predicted", "coverage", "errors", "sure", "curves"):
         assert f'<section id="{section}">' in page
     assert '<section id="reliability">' not in page
-    for name, value in (("temperature", True), ("ood", "digits")):
-        with pytest.raises(ConfigError, match=f"{name} is .*, but the run's task is regression"):
+    for name, value, said in (
+        ("temperature", True, "task is reg"),
+        ("ood", "digits", "data is a"),
+        ("shift", "all", "data is a"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} is .*, but the run's {said}"):
             evaluate(finished.path, **{name: value})
 
 

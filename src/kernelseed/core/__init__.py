@@ -36,6 +36,7 @@ from kernelseed.core.names import cell, printable, utf8_path
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
 from kernelseed.core.objective import ELBO, Terms, call
+from kernelseed.core.outliers import OF_DRAWS, SCORES, outlier_scores
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
@@ -54,6 +55,8 @@ __all__ = [
     "ELBO",
     "ELEMENTWISE",
     "INITS",
+    "OF_DRAWS",
+    "SCORES",
     "WEIGHTS",
     "BayesianModule",
     "Classification",
@@ -99,6 +102,7 @@ __all__ = [
     "make_draws",
     "make_folder",
     "memory_limit",
+    "outlier_scores",
     "parse_json",
     "places",
     "predict",

@@ -106,7 +106,7 @@ class Categorical(Likelihood[Classification]):
 
     def predictive(self, outputs: list[Any]) -> Classification:
         """Softmax once, then the average."""
-        return Classification.from_draws(_stacked([self.read(o) for o in outputs]).softmax(2))
+        return Classification.from_logits(_stacked([self.read(o) for o in outputs]))
 
 
 class Gaussian(Likelihood[Regression]):

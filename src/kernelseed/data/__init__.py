@@ -17,6 +17,7 @@
 
 from kernelseed.data.batches import Batches, augment, normalise
 from kernelseed.data.columns import Table, Target
+from kernelseed.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedBatches, corrupt, corruption_names
 from kernelseed.data.dataset import Dataset, Split, stratified_split
 from kernelseed.data.images import read_images
 from kernelseed.data.loading import Available, available, fetch, load, load_test
@@ -24,10 +25,13 @@ from kernelseed.data.table_file import CSV, TASKS, TableOptions, hold_out, stand
 from kernelseed.errors import DataError
 
 __all__ = [
+    "CORRUPTIONS",
     "CSV",
+    "SEVERITIES",
     "TASKS",
     "Available",
     "Batches",
+    "CorruptedBatches",
     "DataError",
     "Dataset",
     "Split",
@@ -36,6 +40,8 @@ __all__ = [
     "Target",
     "augment",
     "available",
+    "corrupt",
+    "corruption_names",
     "fetch",
     "hold_out",
     "load",

@@ -76,24 +76,32 @@ def load(
         return load_table(name, of_a_table, validation, seed)
     if of_a_table != TableOptions():
         raise ArgumentError(f"target, task, test and ignore are for csv:PATH only; {name} does without them.")
-    constants: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    if name.startswith(_FOLDER):
-        train, rest, class_names = read_folder(_folder_path(name), seed, options)
-    else:
-        _refuse_options(name, options)
-        if name == _DIGITS:
-            (train, rest), class_names = read_digits(), tuple("0123456789")
-        else:
-            _check_known(name)
-            known = KNOWN[name]
-            paths = provide(known.train + known.test, data_folder(data_dir), download)
-            train, rest = known.read(paths[: len(known.train)]), known.read(paths[len(known.train) :])
-            class_names, constants = known.class_names, (known.mean, known.std)
+    train, rest, class_names, constants = _read_images(name, data_folder(data_dir), seed, options, download)
     held_out = None
     if validation:
         train, held_out = stratified_split(train, validation, seed)
     mean, std = constants or channel_statistics(train.images)
     return Dataset(name, train, held_out, rest, class_names, mean, std)
+
+
+Constants = tuple[tuple[float, ...], tuple[float, ...]]
+"""The published mean and standard deviation of each channel."""
+
+
+def _read_images(
+    name: str, root: Path, seed: int, options: ImageOptions, download: bool
+) -> tuple[Split, Split, tuple[str, ...], Constants | None]:
+    """What is for training and for testing, the names of the classes, and the constants of a known set."""
+    if name.startswith(_FOLDER):
+        return *read_folder(_folder_path(name), seed, options), None
+    _refuse_options(name, options)
+    if name == _DIGITS:
+        return *read_digits(), tuple("0123456789"), None
+    _check_known(name)
+    known = KNOWN[name]
+    paths = provide(known.train + known.test, root, download)
+    train, rest = known.read(paths[: len(known.train)]), known.read(paths[len(known.train) :])
+    return train, rest, known.class_names, (known.mean, known.std)
 
 
 def load_test(

@@ -5,7 +5,7 @@
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
     risk_coverage, aurc, eaurc, augrc           the error rate when a model abstains from uncertain answers
     threshold_at_risk                           a confidence to abstain below; `ks.abstention` is the one with a bound
-    auroc, fpr_at_95_tpr                        the detection of out-of-distribution inputs
+    auroc, aupr, fpr_at_95_tpr, detection       the detection of out-of-distribution inputs
     METRICS, REGRESSION_METRICS, metrics_of     names and formats of metrics in tables, and which direction is better
     TemperatureScaling                          calibration by one number
 
@@ -27,7 +27,17 @@ from kernelseed.metrics.probabilities import (
     reliability,
     summary,
 )
-from kernelseed.metrics.ranking import augrc, aurc, auroc, eaurc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
+from kernelseed.metrics.ranking import (
+    augrc,
+    aupr,
+    aurc,
+    auroc,
+    detection,
+    eaurc,
+    fpr_at_95_tpr,
+    risk_coverage,
+    threshold_at_risk,
+)
 from kernelseed.metrics.regression import (
     LEVELS,
     crps,
@@ -50,12 +60,14 @@ __all__ = [
     "ace",
     "adaptive_ece",
     "augrc",
+    "aupr",
     "aurc",
     "auroc",
     "brier",
     "check_labels",
     "check_probs",
     "crps",
+    "detection",
     "eaurc",
     "ece",
     "fpr_at_95_tpr",

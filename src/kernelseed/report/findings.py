@@ -11,6 +11,7 @@ import numpy as np
 from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, metrics_of
 from kernelseed.report.figures import wilson
 from kernelseed.report.record import Record, RegressionRecord, RunRecord
+from kernelseed.report.table_cells import Cell, marked
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,6 @@ class Column:
 
     metric: Metric
     value: Callable[[Record], float]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The text of a value, and whether it is the best."""
-
-    text: str
-    best: bool
 
 
 def _predicted(metric: Metric) -> Column:
@@ -54,11 +47,7 @@ COLUMNS, REGRESSION_COLUMNS = columns_for(METRICS), columns_for(REGRESSION_METRI
 
 def cells(runs: Sequence[Record], column: Column) -> list[Cell]:
     """One cell per run. All runs with the same text as the best value are marked."""
-    values = [float(column.value(run)) for run in runs]
-    known = [value for value in values if math.isfinite(value)]
-    best = column.metric.best(known) if len(known) > 1 else None
-    shown = [column.metric.show(value) if math.isfinite(value) else "–" for value in values]
-    return [Cell(text, best=text == best) for text in shown]
+    return marked(column.metric, [column.value(run) for run in runs])
 
 
 def data_name(run: Record) -> str | None:

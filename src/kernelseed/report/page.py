@@ -6,8 +6,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,35 +18,17 @@ from markupsafe import Markup
 
 from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
-from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, auroc, reliability, risk_coverage
-from kernelseed.report import figures, findings, gallery, numbers, promises
+from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, reliability, risk_coverage
+from kernelseed.report import figures, findings, gallery, numbers, ood_section, promises, shift_section
 from kernelseed.report.record import Record, RegressionRecord, RunRecord
-from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
+from kernelseed.report.sections import Panel, Section, Shown
+from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, look, percent
 
 TITLE = "What the networks know, and what they do not"
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A run with its name and look, which are the same in every figure."""
-
-    run: Any  # a RunRecord or a RegressionRecord, which a page is of one kind of
-    name: str
-    look: Look
-
-    @property
-    def chip(self) -> Markup:
-        """The run's marker, for use in a line of text."""
-        return chip(self.look)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One figure of a section, with the run that it belongs to."""
-
-    svg: Markup
-    of: Shown | None = None
-    note: str = ""
+SECTIONS: tuple[Callable[[Sequence[Shown]], Section | None], ...] = (shift_section.section, ood_section.section)
+"""What is shown where a run holds it, each made in a file of its own: see `sections`."""
 
 
 def render(runs: Sequence[Record], title: str = TITLE) -> str:
@@ -69,8 +50,8 @@ def render(runs: Sequence[Record], title: str = TITLE) -> str:
         runs=shown,
         compared=findings.what_was_compared(runs),
         sentences=findings.sentences(runs, [one.name for one in shown]),
-        columns=columns,
-        rows=list(zip(*(findings.cells(runs, column) for column in columns), strict=True)),
+        metrics=[column.metric for column in columns],
+        rows=list(zip(shown, zip(*(findings.cells(runs, column) for column in columns), strict=True), strict=True)),
         sizes=_sizes(shown, REGRESSION_METRICS["rmse"] if is_numbers else METRICS["accuracy"]),
         curves=_curves(shown),
         written=_written,
@@ -91,7 +72,7 @@ def _of_classes(shown: Sequence[Shown]) -> dict[str, Any]:
         "sets": [
             (one, row) for one in shown if one.run.validation is not None and (row := promises.held_sets(one.run))
         ],
-        "ood": _ood(shown),
+        "sections": [section for make in SECTIONS if (section := make(shown)) is not None],
         "uncertain": [(one, *_images(one.run)) for one in shown if one.run.images is not None],
     }
 
@@ -179,19 +160,6 @@ def _risk_row(run: RunRecord) -> list[str]:
     coverage, risk = _risk_coverage(run)
     answered = [min(int(np.searchsorted(coverage, share)), len(risk) - 1) for share in (1.0, 0.9, 0.8, 0.5)]
     return [f"{risk[i]:.2%}" for i in answered]
-
-
-def _ood(shown: Sequence[Shown]) -> list[Panel]:
-    given = [(one, one.run.ood_entropy) for one in shown if one.run.ood_entropy is not None]
-    high = max((float(max(one.run.entropy.max(), out.max())) for one, out in given), default=1.0) or 1.0
-    panels = []
-    for one, out in given:
-        shares = figures.Histogram.of(one.run.entropy, out, 0.0, high)
-        area = auroc(torch.tensor(one.run.entropy), torch.tensor(out))
-        inside, outside = findings.data_name(one.run) or "test data", one.run.ood_name or "out-of-distribution data"
-        svg = figures.back_to_back(shares, one.look, "entropy in nats", inside, outside)
-        panels.append(Panel(svg, one, f"AUROC {area:.3f}"))
-    return panels
 
 
 def _images(run: RunRecord) -> tuple[list[gallery.Tile], list[gallery.Tile]]:

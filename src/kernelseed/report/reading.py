@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from kernelseed.core import Regression
+from kernelseed.core import Classification, Regression
 from kernelseed.data import Dataset
 from kernelseed.errors import DataError
 from kernelseed.models import GIVEN
@@ -44,7 +44,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset | None = None) -> list[Record]:
     """One record for each way that the run predicts: the average over draws, and the mean."""
     run = RunFolder(path)
-    result, described, ood = run.result(), run.config(), run.evaluation().get("ood", {})
+    result, described = run.result(), run.config()
     rows = run.metrics()
     epochs = [row["epoch"] for row in rows]
     curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
@@ -58,7 +58,6 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
     found: list[Record] = []
     for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
         prediction, labels = run.prediction("test", way)
-        outside = run.prediction("ood", way)[0] if way in ood and run.has_prediction("ood", way) else None
         common: dict[str, Any] = {
             "name": name,
             "method": result["config"]["method"],
@@ -71,33 +70,52 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
             "result": result,
         }
         if isinstance(prediction, Regression):
-            found.append(
-                RegressionRecord(
-                    **common,
-                    target=described["data"]["table"]["target"]["name"],
-                    targets=_flat(labels),
-                    mean=_flat(prediction.mean),
-                    aleatoric=_flat(prediction.aleatoric.sqrt()),
-                    epistemic=_flat(prediction.epistemic.sqrt()),
-                )
-            )
-            continue
-        held_out = run.prediction("validation", way) if run.has_prediction("validation", way) else None
-        found.append(
-            RunRecord(
-                **common,
-                probs=prediction.probs.numpy(),
-                labels=labels.numpy(),
-                entropy=prediction.entropy.numpy(),
-                mutual_information=prediction.mutual_information.numpy() if way == "ensemble" else None,
-                class_names=described["data"]["classes"],
-                images=images,
-                ood_name=None if outside is None else ood["name"],
-                ood_entropy=None if outside is None else outside.entropy.numpy(),
-                validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
-            )
-        )
+            found.append(_of_numbers(prediction, labels, described, common))
+        else:
+            found.append(_of_classes(run, way, prediction, labels, images, common))
     return found
+
+
+def _of_numbers(
+    prediction: Regression, targets: Tensor, described: dict[str, Any], common: dict[str, Any]
+) -> RegressionRecord:
+    return RegressionRecord(
+        **common,
+        target=described["data"]["table"]["target"]["name"],
+        targets=_flat(targets),
+        mean=_flat(prediction.mean),
+        aleatoric=_flat(prediction.aleatoric.sqrt()),
+        epistemic=_flat(prediction.epistemic.sqrt()),
+    )
+
+
+def _of_classes(
+    run: RunFolder,
+    way: str,
+    prediction: Classification,
+    labels: Tensor,
+    images: np.ndarray | None,
+    common: dict[str, Any],
+) -> RunRecord:
+    held_out = run.prediction("validation", way) if run.has_prediction("validation", way) else None
+    kept = run.found()
+    return RunRecord(
+        **common,
+        probs=prediction.probs.numpy(),
+        labels=labels.numpy(),
+        entropy=prediction.entropy.numpy(),
+        mutual_information=prediction.mutual_information.numpy() if way == "ensemble" else None,
+        class_names=run.config()["data"]["classes"],
+        images=images,
+        way=way,
+        found=kept,
+        ood_entropy={
+            other["name"]: run.prediction(f"ood-{number}", way)[0].entropy.numpy()
+            for number, other in enumerate(kept.get("ood", {}).get("sets", ()))
+            if run.has_prediction(f"ood-{number}", way)
+        },
+        validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
+    )
 
 
 def _flat(numbers: Tensor) -> np.ndarray:

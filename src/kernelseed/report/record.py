@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -81,8 +81,9 @@ class RunRecord(Record):
     mutual_information: np.ndarray | None  # (N,) in nats; None where there is no ensemble
     class_names: list[str]
     images: np.ndarray | None  # (N, C, H, W) uint8 test images
-    ood_name: str | None
-    ood_entropy: np.ndarray | None  # (M,) predictive entropy on the out-of-distribution data
+    way: str = "ensemble"  # how it predicts: by the average over draws, or by the "mean"
+    found: dict[str, dict] = field(default_factory=dict)  # what `RunFolder.found` has, by name: "shift", "ood", ...
+    ood_entropy: dict[str, np.ndarray] = field(default_factory=dict)  # (M,) on each out-of-distribution data set
     validation: tuple[np.ndarray, np.ndarray] | None = None  # probabilities and labels of what was held out
 
     @property

@@ -10,6 +10,7 @@ train, LOGGERS                        from a config to a finished run folder; wh
 RunFolder, read_result                the files of a run
 evaluate, predict_files, describe_run what to do with a finished run
 predict_split, summarise, provenance  the parts of a result
+shift_curves, average_curve           accuracy, NLL and ECE of a network on damaged images
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
+from kernelseed.training.shift import MEASURED, average_curve, shift_curves
 from kernelseed.training.tasks import summarise
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOGGERS",
+    "MEASURED",
     "Config",
     "RunFolder",
+    "average_curve",
     "describe_run",
     "differences",
     "evaluate",
@@ -40,6 +44,7 @@ __all__ = [
     "provenance",
     "read_result",
     "read_settings",
+    "shift_curves",
     "summarise",
     "train",
     "write_csv",

@@ -17,7 +17,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed import metrics
 from kernelseed.core import (
     CONFIG,
     WEIGHTS,
@@ -37,38 +36,19 @@ from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.models import Model
 from kernelseed.training import origin
 from kernelseed.training.config import Config
-from kernelseed.training.schema import COUNT, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
+from kernelseed.training.run_schemas import (
+    EVALUATION_SCHEMA,
+    FOUND_SCHEMAS,
+    NUMBERS_SCHEMA,
+    REGRESSION_RESULT_SCHEMA,
+    RESULT_SCHEMA,
+    RUN_SCHEMA,
+    TABLE_SCHEMA,
+)
+from kernelseed.training.schema import Schema, require
 from kernelseed.training.tasks import Prediction
 
 RESULT, CURVES, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
-RUN_SCHEMA: Schema = {
-    "network": {"kind": TEXT},
-    "training": OBJECT,
-    "data": {"name": TEXT, "classes": [TEXT], "image": [SIZE], "mean": [NUMBER], "std": [NUMBER]},
-    "trained?": OBJECT,
-}
-TABLE_SCHEMA: Schema = {
-    "columns": [{"name": TEXT, "categories?": [TEXT]}],
-    "target": {"name": TEXT},
-}
-NUMBERS_SCHEMA: Schema = {**TABLE_SCHEMA, "target": {"name": TEXT, "mean": NUMBER, "std": NUMBER}}
-RESULT_SCHEMA: Schema = {
-    "metrics": {"mean": dict.fromkeys(metrics.METRICS, NUMBER), "ensemble?": dict.fromkeys(metrics.METRICS, NUMBER)},
-    "parameters": {"trained": COUNT, "stored": COUNT, "plain": COUNT, "relative": NUMBER},
-    "labels": {"mean": TEXT, "ensemble": TEXT},
-    "epochs": COUNT,
-    "seconds": NUMBER,
-    "seed": WHOLE,
-    "config": {"data": TEXT, "method": TEXT, "options": OBJECT},
-    "trained?": OBJECT,
-    "versions": OBJECT,
-    "processor": TEXT,
-    "threads": COUNT,
-    "commit": TEXT_OR_NULL,
-}
-OF_NUMBERS: Schema = dict.fromkeys(metrics.REGRESSION_METRICS, NUMBER)
-REGRESSION_RESULT_SCHEMA: Schema = {**RESULT_SCHEMA, "metrics": {"mean": OF_NUMBERS, "ensemble?": OF_NUMBERS}}
-EVALUATION_SCHEMA: Schema = {"metrics": OBJECT, "ood?": {"name": TEXT}}
 
 
 class RunFolder:
@@ -236,11 +216,25 @@ class RunFolder:
         path = self.path / EVALUATION
         return require(EVALUATION_SCHEMA, read_json(path), path) if path.exists() else {}
 
+    def write_found(self, name: str, found: dict[str, Any]) -> None:
+        """One of FOUND_SCHEMAS, in the place of what was found before."""
+        path = self._found_file(name)
+        write_json(path, require(FOUND_SCHEMAS[name], found, path))
+
+    def found(self) -> dict[str, dict[str, Any]]:
+        """What `write_found` wrote, by name."""
+        paths = {name: path for name in FOUND_SCHEMAS if (path := self._found_file(name)).exists()}
+        return {name: require(FOUND_SCHEMAS[name], read_json(path), path) for name, path in paths.items()}
+
+    def _found_file(self, name: str) -> Path:
+        return self.path / f"{name}.json"
+
     def write_prediction(self, part: str, way: str, prediction: Prediction, labels: Tensor) -> None:
-        """Predictions for "test", "validation" or "ood" data, by the "mean" or the "ensemble"."""
+        """Predictions for "test", "validation" or "ood-0" data, by the "mean" or the "ensemble"."""
         from safetensors.torch import save_file
 
-        tensors = {f.name: getattr(prediction, f.name).contiguous() for f in fields(prediction)}
+        held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
+        tensors = {name: tensor.contiguous() for name, tensor in held.items() if tensor is not None}
         with whole_or_nothing(self._prediction_file(part, way)) as scratch:
             save_file({**tensors, "labels": labels}, str(scratch))
 
@@ -257,8 +251,12 @@ class RunFolder:
         try:
             with utf8_path(path) as name:
                 tensors = load_file(name)
-            kind = Regression if "mean" in tensors else Classification
-            found, labels = kind(*(tensors[f.name] for f in fields(kind))), tensors["labels"]
+            labels = tensors["labels"]
+            found: Prediction
+            if "mean" in tensors:
+                found = Regression(*(tensors[f.name] for f in fields(Regression)))
+            else:
+                found = Classification.from_parts(tensors)
         except (SafetensorError, KeyError, OSError) as error:
             raise StorageError(f"{path} holds no predictions ({error}); take another copy of the run.") from None
         first = next(iter(vars(found).values()))

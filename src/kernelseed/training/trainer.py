@@ -64,9 +64,9 @@ def train(
     logger       where the curves go beside metrics.csv: "tensorboard", "wandb" or "mlflow"
     """
     run = RunFolder(out)
-    if config is not None:
-        config = settle(config, model, data)
-        model = config.model if model is None and is_path(config.model) else model  # as the caller says there
+    config = None if config is None else settle(config, model, data)
+    if config is not None and model is None and is_path(config.model):
+        model = config.model  # as the caller says there
     if resume:
         config = _own_config(run, config)
         if run.finished:
@@ -74,19 +74,16 @@ def train(
             return run.result()
     if config is None:
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
-    curves = Curves(run)
     check_logger(logger, run)
+    curves = Curves(run)
     trainer = _trainer(config, run, curves, progress)
     if trainer.is_global_zero and not resume:
         run.require_absent()
-    data = config.load_data(data_dir) if data is None else prepared(config, data)
-    if resume:
-        require_same_table(run.config()["data"], data, run.path)
+    data = _loaded(run, config, data, data_dir, resume)
     torch.manual_seed(derive_seed("initial weights", config.seed))
     plain, origin = _warm_start(plain_model(config, data, model, trust_model, run.path), config, run)
     batches, validation = _batches(config, data, trainer)
-    steps = _steps_in_epoch(config, batches)
-    module = Training(plain, config, task_of(data), num_data=len(data.train), num_steps=steps)
+    module = Training(plain, config, task_of(data), num_data=len(data.train), num_steps=_epoch_steps(config, batches))
     if trainer.is_global_zero:
         posterior = _posterior_to_be(module, plain)
         _rehearse(posterior, config, data)
@@ -95,12 +92,19 @@ def train(
     with run.locked() if trainer.is_global_zero else nullcontext():
         if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data
             return run.result()
-        if trainer.is_global_zero:
-            trainer.logger = build_logger(logger, run)
+        trainer.logger = build_logger(logger, run) if trainer.is_global_zero else None
         _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
         if module.global_rank != 0:
             return {}
         return _finish(run, config, data, module, plain, curves.seconds)
+
+
+def _loaded(run: RunFolder, config: Config, data: Dataset | None, data_dir: str | Path | None, resume: bool) -> Dataset:
+    """The data that is given or named; a resumed run's must be what it was."""
+    data = config.load_data(data_dir) if data is None else prepared(config, data)
+    if resume:
+        require_same_table(run.config()["data"], data, run.path)
+    return data
 
 
 def _own_config(run: RunFolder, given: Config | None) -> Config:
@@ -129,7 +133,7 @@ def _warm_start(plain: nn.Module, config: Config, run: RunFolder) -> tuple[nn.Mo
     return plain, {"init_from": origin}
 
 
-def _steps_in_epoch(config: Config, batches: Batches) -> int:
+def _epoch_steps(config: Config, batches: Batches) -> int:
     steps = -(-len(batches) // config.accumulate)
     total = config.epochs * steps
     if config.warmup >= total:
