@@ -23,6 +23,7 @@ from kernelseed.core import (
     MeanField,
     Noise,
     Posterior,
+    Pruned,
     Regression,
     Sample,
     ScaleMixture,
@@ -37,8 +38,10 @@ from kernelseed.core import (
     load,
     predict,
     priors,
+    prune,
     save,
     schedules,
+    shrink,
 )
 from kernelseed.errors import KernelseedError
 from kernelseed.metrics import calibration
@@ -68,6 +71,7 @@ __all__ = [
     "MeanField",
     "Noise",
     "Posterior",
+    "Pruned",
     "Regression",
     "Sample",
     "ScaleMixture",
@@ -86,8 +90,10 @@ __all__ = [
     "models",
     "predict",
     "priors",
+    "prune",
     "save",
     "schedules",
+    "shrink",
 ]
 
 _LOADED_LATE = ("data", "hub", "methods", "optim", "report", "reproduction", "testing", "training")

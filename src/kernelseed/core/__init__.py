@@ -5,6 +5,7 @@ weights                             MeanField, KernelSeed, FixedKernelSeed: what
 network, twin, conversion           skeleton + weights; a draw is a value
 likelihoods, schedules, objective   the loss
 prediction, predictive              averages over draws
+pruning, shrinking                  zeros for weights; fewer channels of seeds
 export, storage                     a plain module again; files
 """
 
@@ -38,13 +39,23 @@ from kernelseed.core.objective import ELBO, Terms, call
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
+from kernelseed.core.pruning import ORDERS, prune
 from kernelseed.core.ranks import ALLOCATIONS
 from kernelseed.core.schedules import Moment, Schedule
 from kernelseed.core.seed_networks import germinate
 from kernelseed.core.seeds import derive_seed, generator_for
+from kernelseed.core.shrinking import plain_parameters, shrink
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
 from kernelseed.core.twin import call_with
-from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import (
+    INITS,
+    FixedKernelSeed,
+    GaussianFactors,
+    KernelSeed,
+    MeanField,
+    Pruned,
+    WeightDistribution,
+)
 
 __all__ = [
     "ALLOCATIONS",
@@ -53,6 +64,7 @@ __all__ = [
     "ELBO",
     "ELEMENTWISE",
     "INITS",
+    "ORDERS",
     "WEIGHTS",
     "BayesianModule",
     "Classification",
@@ -68,6 +80,7 @@ __all__ = [
     "Noise",
     "Posterior",
     "Prior",
+    "Pruned",
     "Regression",
     "Sample",
     "ScaleMixture",
@@ -99,15 +112,18 @@ __all__ = [
     "memory_limit",
     "parse_json",
     "places",
+    "plain_parameters",
     "predict",
     "printable",
     "priors",
+    "prune",
     "read_json",
     "read_text",
     "read_weights",
     "remove_abandoned",
     "save",
     "schedules",
+    "shrink",
     "softplus",
     "to_json",
     "utf8_path",

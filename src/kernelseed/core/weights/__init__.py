@@ -6,6 +6,7 @@ from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
 from kernelseed.core.weights.gaussian_factors import GaussianFactors, rho_of_share
 from kernelseed.core.weights.kernel_seed import KernelSeed
 from kernelseed.core.weights.mean_field import MeanField
+from kernelseed.core.weights.pruned import Pruned
 
 __all__ = [
     "INITS",
@@ -13,6 +14,7 @@ __all__ = [
     "GaussianFactors",
     "KernelSeed",
     "MeanField",
+    "Pruned",
     "WeightDistribution",
     "rho_of_share",
 ]

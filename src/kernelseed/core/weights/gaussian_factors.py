@@ -148,6 +148,10 @@ class ProductSample(Sample):
         """The number of random variables: those of the factors."""
         return self.germinator.num_weights + self.seed.num_weights
 
+    def at(self, places: Tensor) -> Sample:
+        """Itself: each of its random variables belongs to many weights."""
+        return self
+
     def kl(self, prior: Prior) -> Tensor:
         """The sum over both factors."""
         return self.germinator.kl(prior) + self.seed.kl(prior)
