@@ -11,8 +11,6 @@ from torch import nn
 import kernelseed as ks
 from kernelseed.core import Pruned, plain_parameters
 from kernelseed.core.pruning import above_the_least
-from kernelseed.core.ranks import seed_rank
-from kernelseed.core.weights import INITS
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.testing.contract import DRAWS, PRIOR, every_shape, noise_of
 from kernelseed.testing.fit import check_standard_normal
@@ -377,7 +375,7 @@ class TestShrink:
             ks.shrink(ks.prune(seeds()), 0.9)
         with pytest.raises(ArgumentError, match=r"by is 'snrr'; allowed are"):
             ks.shrink(seeds(), 0.9, "snrr")
+        broken = seeds()
+        nn.init.constant_(broken.weights["0.weight"].seed, math.nan)
         with pytest.raises(ArgumentError, match=r"0.weight has weights that are not numbers"):
-            net = seeds()
-            nn.init.constant_(net.weights["0.weight"].seed, math.nan)
-            ks.shrink(net, 0.9)
+            ks.shrink(broken, 0.9)

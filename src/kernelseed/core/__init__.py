@@ -39,7 +39,7 @@ from kernelseed.core.objective import ELBO, Terms, call
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
-from kernelseed.core.pruning import ORDERS, prune
+from kernelseed.core.pruning import ORDERS, needed_parameters, prune
 from kernelseed.core.ranks import ALLOCATIONS
 from kernelseed.core.schedules import Moment, Schedule
 from kernelseed.core.seed_networks import germinate
@@ -110,6 +110,7 @@ __all__ = [
     "make_draws",
     "make_folder",
     "memory_limit",
+    "needed_parameters",
     "parse_json",
     "places",
     "plain_parameters",

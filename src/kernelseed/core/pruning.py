@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernelseed.core.conversion import deep_copy
 from kernelseed.core.distributions import at_least_float32
@@ -58,6 +58,19 @@ def prune(net: BayesianModule, sparsity: float = 0.75, by: str = "snr", *, seed:
         name: Pruned(copy.deepcopy(_whole(weight)), part.reshape(weight.shape).clone())
         for (name, weight), part in zip(net.weights.items(), parts, strict=True)
     })  # fmt: skip
+
+
+def needed_parameters(net: nn.Module) -> int:
+    """The parameters that a network computes with: without those that belong to pruned weights alone.
+
+    A pruned seed needs all of its numbers, a pruned mean-field weight none. A stored network keeps all of them.
+    """
+    count = sum(p.numel() for p in net.parameters())
+    for weight in net.weights.values() if isinstance(net, BayesianModule) else ():
+        if isinstance(weight, Pruned) and weight.rank is None:
+            own = sum(p.shape == weight.shape for p in weight.parameters())
+            count -= own * (weight.num_weights - weight.num_kept)
+    return count
 
 
 def above_the_least(scores: Tensor, count: int) -> Tensor:

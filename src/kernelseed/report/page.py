@@ -20,6 +20,7 @@ from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
 from kernelseed.metrics import METRICS, auroc, reliability, risk_coverage
 from kernelseed.report import figures, findings, gallery
+from kernelseed.report.pruning_section import pruning_figures
 from kernelseed.report.record import RunRecord
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
 
@@ -73,6 +74,7 @@ def render(runs: Sequence[RunRecord], title: str = TITLE) -> str:
         risk=_risk(shown),
         risk_rows=[(one, _risk_row(one.run)) for one in shown],
         ood=_ood(shown),
+        pruning=[(one, pruning_figures(one.run.pruning)) for one in shown if one.run.pruning],
         uncertain=[(one, *_images(one.run)) for one in shown if one.run.images is not None],
         curves=_curves(shown),
         written=_written,

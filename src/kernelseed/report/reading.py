@@ -11,6 +11,7 @@ from torch import Tensor
 from kernelseed.data import Dataset
 from kernelseed.errors import DataError
 from kernelseed.models import GIVEN
+from kernelseed.report.pruning_section import points_of
 from kernelseed.report.record import RunRecord
 from kernelseed.training import RunFolder
 
@@ -42,7 +43,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
     """One record for each way that the run predicts: the average over draws, and the mean."""
     run = RunFolder(path)
     result, described, ood = run.result(), run.config(), run.evaluation().get("ood", {})
-    rows = run.metrics()
+    rows, pruning = run.metrics(), run.pruning()
     epochs = [row["epoch"] for row in rows]
     curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
     curves.pop("seconds", None)
@@ -74,6 +75,8 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
                 images=images,
                 ood_name=None if outside is None else ood["name"],
                 ood_entropy=None if outside is None else outside.entropy.numpy(),
+                pruning=points_of(pruning, way) if pruning else None,
+                pruning_split=pruning.get("split", "test"),
             )
         )
     return found

@@ -28,6 +28,8 @@ class RunRecord:
     images: np.ndarray | None  # (N, C, H, W) uint8 test images
     ood_name: str | None
     ood_entropy: np.ndarray | None  # (M,) predictive entropy on the out-of-distribution data
+    pruning: list[dict] | None = None  # error and nll against what was removed, see pruning_section.points_of
+    pruning_split: str = "test"  # the images of the pruning curve
 
     @property
     def confidence(self) -> np.ndarray:

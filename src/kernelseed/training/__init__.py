@@ -9,6 +9,7 @@ overlay, differences, read_settings   settings from several places: which win, a
 train, LOGGERS                        from a config to a finished run folder; where its curves can go
 RunFolder, read_result                the files of a run
 evaluate, classify, describe_run      what to do with a finished run
+pruning_curve, prune_run              what is left of it when weights or channels are removed
 predict_split, summarise, provenance  the parts of a result
 """
 
@@ -21,6 +22,7 @@ from kernelseed.training.inference import classify, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
+from kernelseed.training.pruning import prune_run, pruning_curve
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ __all__ = [
     "overlay",
     "predict_split",
     "provenance",
+    "prune_run",
+    "pruning_curve",
     "read_result",
     "read_settings",
     "summarise",

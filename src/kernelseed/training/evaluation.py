@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernelseed import metrics
 from kernelseed.core import Classification
 from kernelseed.data import Dataset, Split, load_test
 from kernelseed.metrics import TemperatureScaling
 from kernelseed.models import Model
+from kernelseed.training.config import Config
 from kernelseed.training.given import prepared
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
@@ -85,6 +86,18 @@ def summarise(prediction: Classification, labels: Tensor) -> dict[str, float]:
         "entropy": prediction.entropy.mean().item(),
         "mutual_information": prediction.mutual_information.mean().item(),
     }
+
+
+def test_and_keep(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:
+    """The metrics of the test set; all predictions are kept, those of the validation split for choosing thresholds."""
+    found = {}
+    for way in ways(config):
+        for part, split in (("validation", data.validation), ("test", data.test)):
+            if split is not None:
+                prediction = predict_split(net, split, data, config, way)
+                run.write_prediction(part, way, prediction, split.labels)
+        found[way] = summarise(prediction, data.test.labels)
+    return found
 
 
 def summarise_shift(inside: Classification, outside: Classification) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernelseed.core import BayesianModule, WeightDistribution
+from kernelseed.core import BayesianModule, Pruned, WeightDistribution
 from kernelseed.models import Model
 from kernelseed.training.run_folder import RunFolder
 
@@ -38,5 +38,6 @@ def _layer(name: str, weight: WeightDistribution) -> dict[str, Any]:
         "rank": weight.rank,
         "parameters": sum(p.numel() for p in weight.parameters()),
         "weights": weight.num_weights,
+        "zeros": weight.num_weights - weight.num_kept if isinstance(weight, Pruned) else 0,
         "sigma": None if std is None else std.mean().item(),
     }

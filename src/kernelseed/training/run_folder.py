@@ -39,6 +39,7 @@ from kernelseed.training.config import Config
 from kernelseed.training.schema import COUNT, NUMBER, OBJECT, SIZE, TEXT, TEXT_OR_NULL, WHOLE, Schema, require
 
 RESULT, CURVES, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
+PRUNING = "pruning.json"
 RUN_SCHEMA: Schema = {
     "network": {"kind": TEXT},
     "training": OBJECT,
@@ -60,6 +61,22 @@ RESULT_SCHEMA: Schema = {
     "commit": TEXT_OR_NULL,
 }
 EVALUATION_SCHEMA: Schema = {"metrics": OBJECT, "ood?": {"name": TEXT}}
+PRUNING_SCHEMA: Schema = {
+    "split": TEXT,
+    "labels": {"mean": TEXT, "ensemble": TEXT},
+    "points": [
+        {
+            "what": TEXT,
+            "by": TEXT,
+            "share": NUMBER,
+            "relative": NUMBER,
+            "metrics": {
+                "mean": {"accuracy": NUMBER, "nll": NUMBER},
+                "ensemble?": {"accuracy": NUMBER, "nll": NUMBER},
+            },
+        }
+    ],
+}
 
 
 class RunFolder:
@@ -85,6 +102,19 @@ class RunFolder:
 
         run = RunFolder(path)
         run._appear(copy)
+        return run
+
+    def derive(self, path: str | Path, config: dict[str, Any], fill: Callable[[RunFolder], None]) -> RunFolder:
+        """A new run with this one's training and data and another network, which `fill` stores with its result."""
+
+        def write(scratch: Path) -> None:
+            write_json(scratch / CONFIG, {**self.config(), **config})
+            if (self.path / CURVES).exists():
+                shutil.copy(self.path / CURVES, scratch)
+            fill(RunFolder(scratch))
+
+        run = RunFolder(path)
+        run._appear(write)
         return run
 
     def _appear(self, fill: Callable[[Path], None]) -> None:
@@ -226,6 +256,15 @@ class RunFolder:
         """What `write_evaluation` wrote; empty if it never did."""
         path = self.path / EVALUATION
         return require(EVALUATION_SCHEMA, read_json(path), path) if path.exists() else {}
+
+    def write_pruning(self, found: dict[str, Any]) -> None:
+        """Quality against what is left of the network."""
+        write_json(self.path / PRUNING, found)
+
+    def pruning(self) -> dict[str, Any]:
+        """What `write_pruning` wrote; empty if it never did."""
+        path = self.path / PRUNING
+        return require(PRUNING_SCHEMA, read_json(path), path) if path.exists() else {}
 
     def write_prediction(self, part: str, way: str, prediction: Classification, labels: Tensor) -> None:
         """Predictions for "test", "validation" or "ood" images, by the "mean" or the "ensemble"."""

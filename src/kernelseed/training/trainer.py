@@ -25,7 +25,7 @@ from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
 from kernelseed.models import Model, is_path
 from kernelseed.training.config import Config, differences
-from kernelseed.training.evaluation import summarise
+from kernelseed.training.evaluation import summarise, test_and_keep
 from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.loggers import build_logger
@@ -163,7 +163,7 @@ def _finish(
         run.write_network(describe(posterior, config.recipe(data)))
     write_weights(posterior, run.weights)
     result = {
-        "metrics": _evaluate(posterior, config, data, run),
+        "metrics": test_and_keep(posterior, config, data, run),
         "parameters": {
             "trained": _count(net),
             "stored": _count(posterior),
@@ -319,18 +319,6 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, logger: str, progre
             f"accelerator {config.accelerator!r}, strategy {config.strategy!r}, devices {config.devices} and precision "
             f"{config.precision!r} do not go together here: {_first_line(error)}"
         ) from None
-
-
-def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:
-    """The metrics of the test set; all predictions are kept, those of the validation split for choosing thresholds."""
-    found = {}
-    for way in ways(config):
-        for part, split in (("validation", data.validation), ("test", data.test)):
-            if split is not None:
-                prediction = predict_split(net, split, data, config, way)
-                run.write_prediction(part, way, prediction, split.labels)
-        found[way] = summarise(prediction, data.test.labels)
-    return found
 
 
 def _describe_data(data: Dataset) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""The section about pruning: quality against what is removed, for each order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from kernelseed.report import figures
+from kernelseed.report.svg import drawing, look, number, percent, tag
+
+NAMES = {"snr": "signal-to-noise", "magnitude": "magnitude", "random": "random"}
+AXES = {"weights": "weights that are zero", "channels": "parameters, of the plain network's"}
+QUALITIES = {"error": "error rate", "nll": "negative log-likelihood"}
+
+Points = Sequence[Mapping[str, Any]]
+
+
+def points_of(found: Mapping[str, Any], way: str) -> list[dict[str, Any]]:
+    """The points of a run's pruning curve, as "mean" or "ensemble" predicts; with all that is drawn of each."""
+    return [
+        {
+            **{key: point[key] for key in ("what", "by", "share", "relative")},
+            "error": 1 - point["metrics"][way]["accuracy"],
+            "nll": point["metrics"][way]["nll"],
+        }
+        for point in found["points"]
+        if way in point["metrics"]
+    ]
+
+
+def pruning_figures(points: Points) -> list[Markup]:
+    """Error rate and NLL against the share of zeros and, if channels were dropped, against size."""
+    found = {what: _curves(points, what) for what in AXES}
+    return [
+        figures.lines(
+            [
+                figures.Series(NAMES.get(by, by), [x for x, _ in curve], [one[quality] for _, one in curve], look(i))
+                for i, (by, curve) in enumerate(curves.items())
+            ],
+            AXES[what],
+            title,
+            x_show=_removed if what == "weights" else _left,
+            y_show=percent if quality == "error" else number,
+        )
+        for what, curves in found.items()
+        if curves
+        for quality, title in QUALITIES.items()
+    ]
+
+
+def picture(found: Mapping[str, Any]) -> str:
+    """A run's pruning curve as one SVG file, two figures a row: by the ensemble if there is one."""
+    way = "ensemble" if "ensemble" in found["points"][0]["metrics"] else "mean"
+    drawn = pruning_figures(points_of(found, way))
+    width, height = figures.WIDTH, figures.HEIGHT
+    placed = [
+        tag("g", one, transform=f"translate({(i % 2) * width} {(i // 2) * height})") for i, one in enumerate(drawn)
+    ]
+    size = 2 * width, math.ceil(len(drawn) / 2) * height
+    sized = [Markup(str(one).replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)) for one in placed]
+    return str(drawing(*size, sized, f"Pruning of {found['labels'][way]}", font_family="sans-serif", width=size[0]))
+
+
+def _curves(points: Points, what: str) -> dict[str, list[tuple[float, Mapping[str, Any]]]]:
+    """By order, from the whole network on: where a point is on the axis, and the point."""
+    whole = [point for point in points if point["what"] == "nothing"]
+    orders = dict.fromkeys(point["by"] for point in points if point["what"] == what)
+    return {
+        by: [
+            (_place(point, what), point)
+            for point in (*whole, *(p for p in points if (p["what"], p["by"]) == (what, by)))
+        ]
+        for by in orders
+    }
+
+
+def _place(point: Mapping[str, Any], what: str) -> float:
+    """Zeros on a scale on which 0, 90 and 99 % are equally far apart; sizes from large to small."""
+    return -math.log10(max(1 - point["share"], 1e-9)) if what == "weights" else -point["relative"]
+
+
+def _removed(place: float) -> str:
+    return f"{100 * (1 - 10**-place):.4g}%" if place > 1 else f"{100 * (1 - 10**-place):.2g}%"
+
+
+def _left(place: float) -> str:
+    return percent(-place)
