@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pruned
+
 from kernelseed.metrics import METRICS
 from kernelseed.reproduction import (
     DATA,
@@ -33,7 +35,7 @@ from kernelseed.reproduction import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/reproduction.md")
+PAGES = ("README.md", "docs/performance.md", "docs/pruning.md", "docs/reliability.md", "docs/reproduction.md")
 
 
 def read(path: str) -> Any:
@@ -219,6 +221,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_claims": lambda: claims_markdown(
         [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
     ),
+    "pruning": pruned.table,
+    "pruning_sizes": pruned.sizes,
     "faults": faults,
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),

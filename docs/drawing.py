@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import pruned
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -42,6 +43,7 @@ def write_all(root: Path) -> None:
     measured = json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]
     scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
     reproduction(root)
+    pruned.draw(folder / "pruning.png")
 
 
 def reproduction(root: Path) -> None:

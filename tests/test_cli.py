@@ -29,6 +29,7 @@ COMMANDS = {
     "train": ["--data", "--delta", "--train-samples", "--out", "--config", "--print-config", "--resume", "--json"],
     "evaluate": ["RUN", "--samples", "--update-bn", "--temperature", "--ood", "--json"],
     "predict": ["RUN", "IMAGES", "--out", "--risk", "--json"],
+    "prune": ["RUN", "--sparsity", "--budget", "--by", "--out", "--split", "--json"],
     "report": ["RUN", "--out", "--overwrite"],
     "info": ["RUN", "--json"],
     "reproduce": ["data", "--preset", "--rows", "--seeds", "--out", "--results", "--devices", "--json"],

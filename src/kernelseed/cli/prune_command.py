@@ -16,7 +16,7 @@ from kernelseed.core import write_text
 from kernelseed.errors import ArgumentError
 from kernelseed.training import RunFolder, prune_run, pruning_curve
 
-REMOVED = {"nothing": "", "weights": "zeros", "channels": "left of the seeds"}
+REMOVED = {"weights": "zeros", "channels": "of size"}
 
 
 def prune_command(
@@ -69,7 +69,7 @@ def _show(found: dict[str, Any], run: Path) -> None:
         ["Order", "Removed"], ["RS", *numbers], literal(f"{found['labels'][ways[0]]}, {found['split']} images: {run}")
     )
     for point in found["points"]:
-        removed = f"{point['share']:.0%} {REMOVED.get(point['what'], '')}" if point["by"] else "nothing"
+        removed = f"{point['share']:.0%} {REMOVED[point['what']]}" if point["by"] else "nothing"
         cells = [
             text
             for way in ways

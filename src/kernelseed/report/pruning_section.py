@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernelseed.report import figures
-from kernelseed.report.svg import drawing, look, number, percent, tag
+from kernelseed.report.svg import PAPER, look, number, percent, tag
 
 NAMES = {"snr": "signal-to-noise", "magnitude": "magnitude", "random": "random"}
 AXES = {"weights": "weights that are zero", "channels": "parameters, of the plain network's"}
@@ -57,22 +57,23 @@ def picture(found: Mapping[str, Any]) -> str:
     drawn = pruning_figures(points_of(found, way))
     width, height = figures.WIDTH, figures.HEIGHT
     placed = [
-        tag("g", one, transform=f"translate({(i % 2) * width} {(i // 2) * height})") for i, one in enumerate(drawn)
+        Markup("<svg x='{}' y='{}' width='{}' height='{}' ").format(i % 2 * width, i // 2 * height, width, height)
+        + Markup(str(one).removeprefix("<svg "))
+        for i, one in enumerate(drawn)
     ]
-    size = 2 * width, math.ceil(len(drawn) / 2) * height
-    sized = [Markup(str(one).replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)) for one in placed]
-    return str(drawing(*size, sized, f"Pruning of {found['labels'][way]}", font_family="sans-serif", width=size[0]))
+    whole = f"0 0 {2 * width} {math.ceil(len(drawn) / 2) * height}"
+    title = tag("title", f"Pruning of {found['labels'][way]}, {found['split']} images")
+    paper = tag("rect", width="100%", height="100%", fill=PAPER)
+    return str(
+        tag("svg", title, paper, *placed, xmlns="http://www.w3.org/2000/svg", viewBox=whole, font_family="sans-serif")
+    )
 
 
 def _curves(points: Points, what: str) -> dict[str, list[tuple[float, Mapping[str, Any]]]]:
     """By order, from the whole network on: where a point is on the axis, and the point."""
-    whole = [point for point in points if point["what"] == "nothing"]
     orders = dict.fromkeys(point["by"] for point in points if point["what"] == what)
     return {
-        by: [
-            (_place(point, what), point)
-            for point in (*whole, *(p for p in points if (p["what"], p["by"]) == (what, by)))
-        ]
+        by: [(_place(p, what), p) for p in points if p["what"] == "nothing" or (p["what"], p["by"]) == (what, by)]
         for by in orders
     }
 

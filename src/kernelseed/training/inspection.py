@@ -34,7 +34,7 @@ def _layer(name: str, weight: WeightDistribution) -> dict[str, Any]:
     return {
         "weight": name,
         "shape": list(weight.shape),
-        "distribution": type(weight).__name__,
+        "distribution": f"{type(weight.of).__name__}, pruned" if isinstance(weight, Pruned) else type(weight).__name__,
         "rank": weight.rank,
         "parameters": sum(p.numel() for p in weight.parameters()),
         "weights": weight.num_weights,
