@@ -84,7 +84,7 @@ def _place(point: Mapping[str, Any], what: str) -> float:
 
 
 def _removed(place: float) -> str:
-    return f"{100 * (1 - 10**-place):.4g}%" if place > 1 else f"{100 * (1 - 10**-place):.2g}%"
+    return f"{100 * (1 - 10**-place):.{max(0, math.ceil(place) - 2)}f}%"  # 0, 68, 90, 97, 99, 99.7
 
 
 def _left(place: float) -> str:
