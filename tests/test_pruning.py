@@ -1,6 +1,7 @@
 """Pruning and shrinking, against networks whose order is known."""
 
 import copy
+import json
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 import kernelseed as ks
 from kernelseed.core import Pruned, plain_parameters
 from kernelseed.core.pruning import above_the_least
-from kernelseed.errors import ArgumentError, ArgumentTypeError
+from kernelseed.errors import ArgumentError, ArgumentTypeError, StorageError
 from kernelseed.testing.contract import DRAWS, PRIOR, every_shape, noise_of
 from kernelseed.testing.fit import check_standard_normal
 
@@ -237,6 +238,23 @@ def test_every_kind_of_network_is_pruned_saved_and_loaded(tmp_path, over):
     assert torch.equal(ks.predict(pruned, x, 3).probs, ks.predict(again, x, 3).probs)
     assert torch.equal(pruned.draw(generator()).kl(PRIOR), again.draw(generator()).kl(PRIOR))
     torch.testing.assert_close(ks.factorise(again)(x), ks.collapse(again)(x))
+
+
+def test_files_that_are_not_as_they_were_saved_are_answered(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    ks.save(ks.prune(ks.bayesianize(ks.models.mlp(3, 1, (2, 2), widths=()))), tmp_path / "net")
+    tensors = load_file(tmp_path / "net" / "model.safetensors")
+    config = json.loads((tmp_path / "net" / "config.json").read_text())
+    save_file({**tensors, "weights.0.weight.kept": torch.full((3, 4), 7)}, tmp_path / "net" / "model.safetensors")
+    with pytest.raises(StorageError, match=r"kept is of type I64, and in the network torch.bool"):
+        ks.load(tmp_path / "net")
+    entry = config["network"]["weights"]["0.weight"]
+    for nonsense in ({**entry, "of": entry}, {**entry, "of": None}, {"distribution": "Pruned"}):
+        config["network"]["weights"]["0.weight"] = nonsense
+        (tmp_path / "net" / "config.json").write_text(json.dumps(config))
+        with pytest.raises(StorageError, match=r"does not describe a network that can be built"):
+            ks.load(tmp_path / "net")
 
 
 def test_a_distribution_of_ones_own_is_pruned_saved_and_loaded(tmp_path):
