@@ -129,12 +129,12 @@ def _weight_scores(name: str, weight: WeightDistribution, by: str, generator: to
     score = at_least_float32(moments.mean).abs()
     if by == "random":
         score = torch.rand(weight.shape, generator=generator).to(score)
-    elif by == "snr" and moments.std is None:
-        raise ArgumentError(
-            f"by is 'snr', but {name} is a {type(_whole(weight)).__name__}, which has no standard deviation: take "
-            "by='magnitude'."
-        )
     elif by == "snr":
+        if moments.std is None:
+            raise ArgumentError(
+                f"by is 'snr', but {name} is a {type(_whole(weight)).__name__}, which has no standard deviation: take "
+                "by='magnitude'."
+            )
         score = score / moments.std
     if score.isnan().any():
         raise ArgumentError(f"{name} has weights that are not numbers; prune a network whose training went well.")

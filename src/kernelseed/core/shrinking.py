@@ -115,11 +115,11 @@ class Seed:
         smaller = self._blank(len(kept))
         whole = dict(self.weight.named_parameters())
         for name, parameter in smaller.named_parameters():
-            values = whole[name]
+            values = whole[name].detach()
             for axis, (before, after) in enumerate(zip(values.shape, parameter.shape, strict=True)):
                 if before != after:  # which is the axis of the channels
                     values = values.index_select(axis, kept.to(values.device))
-            parameter.data = values.detach().clone()
+            parameter.data = values.clone()
         return smaller
 
     def _blank(self, rank: int) -> WeightDistribution:

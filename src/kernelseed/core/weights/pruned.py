@@ -109,6 +109,8 @@ class DecodedPruned:
 class PrunedSample(Sample):
     """A sample of the whole weight, with its zeros."""
 
+    value: Tensor
+
     def __init__(self, whole: Sample, kept: Tensor, num_kept: int) -> None:
         self.whole, self.kept, self.num_kept = whole, kept, num_kept
         self.value = torch.where(kept, whole.value, 0)
