@@ -246,6 +246,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     ),
     "pruning": pruned.table,
     "pruning_sizes": pruned.sizes,
+    "pruning_tried": pruned.tried,
     "faults": faults,
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),

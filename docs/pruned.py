@@ -50,8 +50,10 @@ def table() -> str:
 def sizes() -> str:
     """The shrunk kernel seed network."""
     found = read("ksn")
+    if found is None:
+        return "Not run yet: `kernelseed prune runs/ksn --split test`."
     rows = [["order", "parameters", "of plain", "error, mean", "error, draws", "NLL, draws"], ["---", *5 * ["---:"]]]
-    for by, order in ORDERS.items() if found else ():
+    for by, order in ORDERS.items():
         for point in curve(found, "channels", by):
             if point["by"] or by == "snr":
                 errors = [f"{error(point, way):.2%}" for way in WAYS]
@@ -59,6 +61,24 @@ def sizes() -> str:
                 rows.append(
                     [order if point["by"] else "whole", *cells, *errors, f"{point['metrics']['ensemble']['nll']:.4f}"]
                 )
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def tried() -> str:
+    """All settings that were started, and what the validation images said of them."""
+    rows = [
+        ["", "prior", "KL weight", "rho starts at", "lr", "epochs", "whole", "75 %", "95 %", "98 %"],
+        ["---"] * 2 + ["---:"] * 8,
+    ]
+    for run in read("tried")["runs"]:
+        settings, options = run["settings"], run["settings"]["options"]
+        errors = run.get("validation_error_percent_of_the_mean")
+        if errors:
+            found = [f"{errors[f'snr {share}']:.2f} %" for share in ("0", "0.75", "0.95", "0.98")]
+        else:
+            found = [run["state"].partition(":")[0], "", "", ""]
+        start = (str(options[key]) for key in ("prior", "kl", "rho_offset", "lr"))
+        rows.append([settings["method"].upper(), *start, str(settings["epochs"]), *found])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
@@ -86,6 +106,7 @@ def draw(path: Path) -> None:
             axis.set_yscale("log")
             if what == "weights":
                 axis.set_xscale("function", functions=(lambda v: -_log(1 - v), lambda v: 1 - 10**-v))
+                axis.set_xlim(-0.05, 0.992)
                 axis.set_xticks([0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99], ["0", ".5", ".75", ".9", ".95", ".98", ".99"])
             else:
                 axis.invert_xaxis()
