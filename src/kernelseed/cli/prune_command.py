@@ -19,7 +19,7 @@ from kernelseed.training import RunFolder, prune_run, pruning_curve
 REMOVED = {"weights": "zeros", "channels": "of size"}
 
 
-def prune_command(
+def prune(
     run: Run,
     sparsity: Annotated[float | None, typer.Option(help="The share of weights to set to zero, for --out.")] = None,
     budget: Annotated[

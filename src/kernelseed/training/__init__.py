@@ -22,7 +22,7 @@ from kernelseed.training.inference import classify, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
-from kernelseed.training.pruning import prune_run, pruning_curve
+from kernelseed.training.pruned_runs import prune_run, pruning_curve
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 
 if TYPE_CHECKING:
