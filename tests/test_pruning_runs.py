@@ -52,7 +52,7 @@ def command(capsys, monkeypatch):
 
 def test_a_curve_is_what_predict_says_of_each_network(runs, curve):
     folder = RunFolder(runs / "ksn")
-    assert folder.pruning() == json.loads(json.dumps(curve))
+    assert folder.found()["pruning"] == json.loads(json.dumps(curve))
     assert curve["split"] == "validation"
     assert [(p["what"], p["by"], p["share"]) for p in curve["points"]] == [
         ("nothing", "", 0.0),
@@ -146,7 +146,7 @@ def test_the_command(command, runs, tmp_path):
 
 def test_the_page_has_a_section_where_a_run_holds_a_curve(runs, curve):
     records = read([runs / "ksn", runs / "plain"])
-    assert [len(record.pruning or ()) > 0 for record in records] == [True, True, False]
+    assert ["pruning" in record.found for record in records] == [True, True, False]
     page = render(records)
     section = page[page.index('<section id="pruning">') : page.index('<section id="images">')]
     assert section.count("<figure>") == 8  # error and NLL, zeros and size, by draws and by the mean
@@ -171,7 +171,7 @@ def test_a_curve_that_is_no_curve_is_answered(runs, tmp_path):
         '{"split": "test", "labels": {"mean": "a", "ensemble": "b"}, "points": []}'
     )
     with pytest.raises(StorageError, match="points"):
-        folder.pruning()
+        folder.found()
     (folder.path / "pruning.json").unlink()
 
 

@@ -33,9 +33,11 @@ from kernelseed.core import (
     collapse,
     convert,
     factorise,
+    fold_bn,
     germinate,
     likelihoods,
     load,
+    outlier_scores,
     predict,
     priors,
     prune,
@@ -43,6 +45,7 @@ from kernelseed.core import (
     schedules,
     shrink,
 )
+from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import KernelseedError
 from kernelseed.metrics import calibration
 
@@ -77,17 +80,21 @@ __all__ = [
     "ScaleMixture",
     "Terms",
     "WeightDistribution",
+    "abstention",
     "bayesianize",
     "calibration",
     "collapse",
+    "conformal",
     "convert",
     "errors",
     "factorise",
+    "fold_bn",
     "germinate",
     "likelihoods",
     "load",
     "metrics",
     "models",
+    "outlier_scores",
     "predict",
     "priors",
     "prune",

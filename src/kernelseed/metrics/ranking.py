@@ -37,6 +37,33 @@ def aurc(confidence: Tensor, correct: Tensor) -> float:
     return (coverage.diff(prepend=coverage.new_zeros(1)) * risk).sum().item()
 
 
+def eaurc(confidence: Tensor, correct: Tensor) -> float:
+    """The excess of `aurc` over the best order, in which every correct answer comes before every wrong one.
+
+    It is 0 for a confidence that tells right from wrong, whatever the error rate.
+
+    >>> eaurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False]))
+    0.0
+    """
+    right = check_correct(correct, check_scores(confidence, "confidence"))
+    best = aurc(-torch.arange(len(right), dtype=torch.float64), right.sort(descending=True).values)
+    return aurc(confidence, correct) - best
+
+
+def augrc(confidence: Tensor, correct: Tensor) -> float:
+    """The area under the generalised risk-coverage curve: the share of examples that are answered and wrong.
+
+    It is the mean over all coverages of the risk times the coverage, so a silent failure counts the same wherever it
+    is (Traub et al., 2024). Between thresholds the curve is linear, as if ties were broken at random.
+
+    >>> augrc(torch.tensor([0.9, 0.6]), torch.tensor([True, False]))
+    0.125
+    """
+    coverage, risk = risk_coverage(confidence, correct)
+    start = coverage.new_zeros(1)
+    return torch.trapezoid(torch.cat([start, coverage * risk]), torch.cat([start, coverage])).item()
+
+
 def threshold_at_risk(confidence: Tensor, correct: Tensor, risk: float) -> float:
     """The lowest confidence t for which the examples with confidence >= t have an error rate of at most risk.
 
@@ -65,6 +92,32 @@ def auroc(in_scores: Tensor, out_scores: Tensor) -> float:
     out = check_scores(out_scores, "out_scores")
     below, up_to = torch.searchsorted(inside, out), torch.searchsorted(inside, out, right=True)
     return (below + up_to).sum().item() / (2 * len(inside) * len(out))
+
+
+def aupr(in_scores: Tensor, out_scores: Tensor) -> float:
+    """The average precision with "out" as the positive class: the area under the precision-recall curve, in steps.
+
+    A higher score means "out", as in auroc. By chance it is the share of "out" among all. With "in" as the positive
+    class it is aupr(-out_scores, -in_scores).
+
+    >>> round(aupr(torch.tensor([0.1, 0.5]), torch.tensor([0.4, 0.9])), 4)
+    0.8333
+    """
+    inside, out = check_scores(in_scores, "in_scores"), check_scores(out_scores, "out_scores")
+    is_out = torch.cat([torch.zeros_like(inside), torch.ones_like(out)])
+    _, group = torch.cat([inside, out]).unique(return_inverse=True)
+    flagged = torch.bincount(group).flip(0).cumsum(0)
+    right = torch.bincount(group, weights=is_out).flip(0)
+    return (right * right.cumsum(0) / flagged).sum().item() / len(out)
+
+
+def detection(in_scores: Tensor, out_scores: Tensor) -> dict[str, float]:
+    """How well a score tells out-of-distribution inputs from others, by each measure.
+
+    >>> detection(torch.tensor([0.1, 0.2]), torch.tensor([0.4, 0.9]))
+    {'auroc': 1.0, 'aupr': 1.0, 'fpr_at_95_tpr': 0.0}
+    """
+    return {measure.__name__: measure(in_scores, out_scores) for measure in (auroc, aupr, fpr_at_95_tpr)}
 
 
 def fpr_at_95_tpr(in_scores: Tensor, out_scores: Tensor) -> float:

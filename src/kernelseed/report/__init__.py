@@ -8,6 +8,6 @@ The figures can be used on their own: `kernelseed.report.figures`.
 from kernelseed.report.page import render, write
 from kernelseed.report.pruning_section import picture as pruning_picture
 from kernelseed.report.reading import read
-from kernelseed.report.record import RunRecord
+from kernelseed.report.record import RegressionRecord, RunRecord
 
-__all__ = ["RunRecord", "pruning_picture", "read", "render", "write"]
+__all__ = ["RegressionRecord", "RunRecord", "pruning_picture", "read", "render", "write"]

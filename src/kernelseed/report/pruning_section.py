@@ -9,13 +9,32 @@ from typing import Any
 from markupsafe import Markup
 
 from kernelseed.report import figures
+from kernelseed.report.sections import Block, Figures, Panel, Section, Shown, Words
 from kernelseed.report.svg import PAPER, look, number, percent, tag
 
 NAMES = {"snr": "signal-to-noise", "magnitude": "magnitude", "random": "random"}
 AXES = {"weights": "weights that are zero", "channels": "parameters, of the plain network's"}
+ABOUT = (
+    "Weights are set to zero, least first: by |mean| / standard deviation over all layers, by |mean|, or at random. "
+    "In a kernel seed network, channels of seeds are dropped too, which makes it smaller. The right end is the most "
+    "that was removed."
+)
 QUALITIES = {"error": "error rate", "nll": "negative log-likelihood"}
 
 Points = Sequence[Mapping[str, Any]]
+
+
+def section(shown: Sequence[Shown]) -> Section | None:
+    """Error and NLL of each run that was pruned, against what was removed."""
+    blocks: list[Block] = []
+    for one in shown:
+        found = one.run.found.get("pruning")
+        if found and (points := points_of(found, one.run.way)):
+            blocks += [
+                Words(f"{one.name}, {found['split']} images:"),
+                Figures([Panel(svg) for svg in pruning_figures(points)]),
+            ]
+    return Section("pruning", "Pruning", "How much can be removed?", [Words(ABOUT), *blocks]) if blocks else None
 
 
 def points_of(found: Mapping[str, Any], way: str) -> list[dict[str, Any]]:

@@ -18,14 +18,14 @@ from kernelseed.core import (
     write_weights,
 )
 from kernelseed.data import Dataset, Split
-from kernelseed.errors import ArgumentError, StorageError
+from kernelseed.errors import ArgumentError, ConfigError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
-from kernelseed.training.evaluation import summarise, test_and_keep
 from kernelseed.training.given import prepared
-from kernelseed.training.inference import predict_split, require_validation, ways
+from kernelseed.training.inference import predict_split, require_validation, test_and_keep, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
+from kernelseed.training.tasks import summarise
 
 SPARSITIES = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 SHARES = (0.8, 0.6, 0.4, 0.2)
@@ -100,6 +100,10 @@ def pruning_curve(
     For the others see `evaluate`.
     """
     subject = Subject.of(run, samples, data_dir, model=model, trust_model=trust_model, data=data)
+    if "table" in subject.folder.config()["data"] and not subject.data.class_names:
+        raise ConfigError(
+            f"{subject.folder.path} is a run of regression, and the curve is of accuracy: do without it, --no-curve."
+        )
     name, images = subject.split(split)
     points = []
     for what, by, share, smaller in _smaller(subject.net, sorted(sparsities), sorted(shares, reverse=True)):
@@ -126,7 +130,7 @@ def pruning_curve(
         "trained": subject.folder.trained(),
         **provenance(),
     }
-    subject.folder.write_pruning(found)
+    subject.folder.write_found("pruning", found)
     return found
 
 

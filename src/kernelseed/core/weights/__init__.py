@@ -7,6 +7,7 @@ from kernelseed.core.weights.gaussian_factors import GaussianFactors, rho_of_sha
 from kernelseed.core.weights.kernel_seed import KernelSeed
 from kernelseed.core.weights.mean_field import MeanField
 from kernelseed.core.weights.pruned import Pruned
+from kernelseed.core.weights.together import decode_together, sample_together
 
 __all__ = [
     "INITS",
@@ -16,5 +17,7 @@ __all__ = [
     "MeanField",
     "Pruned",
     "WeightDistribution",
+    "decode_together",
     "rho_of_share",
+    "sample_together",
 ]

@@ -20,6 +20,7 @@ class FusedSample(Sample):
 
     def __init__(self, drawn: Drawn, decode: Callable[[], Gaussian], noise: Noise) -> None:
         self.value = drawn.value
+        self._has_token = True
         self._drawn, self._decode, self._noise = drawn, as_when_drawn(decode), noise
 
     @functools.cached_property
@@ -38,7 +39,9 @@ class FusedSample(Sample):
         return False
 
     def kl(self, prior: Prior) -> Tensor:
-        """One pass over memory for the scale mixture; plain operations for other priors."""
-        if type(prior) is ScaleMixture:
-            return scale_mixture_kl(self._drawn, prior.pi, prior.sigma1, prior.sigma2)
-        return prior.kl(self)
+        """One pass over memory for the scale mixture; plain operations for other priors, and for a second one."""
+        if type(prior) is not ScaleMixture or not self._has_token:
+            return prior.kl(self)
+        kl = scale_mixture_kl(self._drawn, prior.pi, prior.sigma1, prior.sigma2)
+        self._has_token = not kl.requires_grad  # the gradient of the token is that of one KL
+        return kl
