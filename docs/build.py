@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmark_tables
+import pruned
 import shift_results
 from benchmark_tables import table
 
@@ -42,6 +43,7 @@ PAGES = (
     "README.md",
     "docs/decisions.md",
     "docs/performance.md",
+    "docs/pruning.md",
     "docs/reliability.md",
     "docs/reproduction.md",
     "docs/tables.md",
@@ -279,6 +281,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "ood_auroc": lambda: shift_results.ood_table("auroc"),
     "ood_fpr": lambda: shift_results.ood_table("fpr_at_95_tpr"),
     "decisions": decisions,
+    "pruning": pruned.table,
+    "pruning_sizes": pruned.sizes,
+    "pruning_tried": pruned.tried,
     "faults": faults,
     "uci_tables": uci_tables,
     **benchmark_tables.SECTIONS,

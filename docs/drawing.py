@@ -13,6 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import pruned
 import shift_results
 import torch
 from benchmark_tables import results
@@ -48,6 +49,7 @@ def write_all(root: Path) -> None:
     decisions(json.loads((root / "results/decisions.json").read_text(encoding="utf-8")), folder / "decisions.svg")
     reproduction(root)
     shift_results.draw(folder / "shift.svg")
+    pruned.draw(folder / "pruning.png")
 
 
 def decisions(found: dict[str, Any], path: Path) -> None:

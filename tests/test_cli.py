@@ -38,6 +38,7 @@ COMMANDS = {
         "--json",
     ],
     "predict": ["RUN", "FILES", "--out", "--risk", "--json"],
+    "prune": ["RUN", "--sparsity", "--budget", "--by", "--out", "--split", "--json"],
     "report": ["RUN", "--out", "--overwrite"],
     "info": ["RUN", "--json"],
     "reproduce": ["data", "--preset", "--rows", "--seeds", "--out", "--results", "--devices", "--json"],

@@ -157,7 +157,7 @@ def test_a_file_never_chooses_what_is_called(name, own, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"OneSigma"', json.dumps(name)))
     with pytest.raises(
-        StorageError, match="none of MeanField, KernelSeed, FixedKernelSeed, GaussianFactors, OneSigma"
+        StorageError, match="none of MeanField, KernelSeed, FixedKernelSeed, GaussianFactors, Pruned, OneSigma"
     ) as caught:
         ks.load(tmp_path, mlp(3, 5, 4), distributions=[OneSigma])
     assert "abort()]" not in str(caught.value)  # an expression is not something to paste

@@ -23,6 +23,7 @@ from kernelseed.core import (
     MeanField,
     Noise,
     Posterior,
+    Pruned,
     Regression,
     Sample,
     ScaleMixture,
@@ -39,8 +40,10 @@ from kernelseed.core import (
     outlier_scores,
     predict,
     priors,
+    prune,
     save,
     schedules,
+    shrink,
 )
 from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import KernelseedError
@@ -71,6 +74,7 @@ __all__ = [
     "MeanField",
     "Noise",
     "Posterior",
+    "Pruned",
     "Regression",
     "Sample",
     "ScaleMixture",
@@ -93,8 +97,10 @@ __all__ = [
     "outlier_scores",
     "predict",
     "priors",
+    "prune",
     "save",
     "schedules",
+    "shrink",
 ]
 
 _LOADED_LATE = ("data", "hub", "methods", "optim", "report", "reproduction", "testing", "training")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kernelseed import __version__
-from kernelseed.cli import data_commands, reproduce_command, run_commands, train_commands
+from kernelseed.cli import data_commands, prune_command, reproduce_command, run_commands, train_commands
 from kernelseed.cli.show import complain, literal
 from kernelseed.core import printable
 from kernelseed.errors import KernelseedError
@@ -29,6 +29,7 @@ app.command("train")(train_commands.train_command)
 app.command("reproduce")(reproduce_command.reproduce)
 app.command("evaluate")(run_commands.evaluate_command)
 app.command("predict")(run_commands.predict_command)
+app.command("prune")(prune_command.prune)
 app.command("report")(run_commands.report_command)
 app.command("info")(run_commands.info_command)
 app.add_typer(data_commands.app, name="data")

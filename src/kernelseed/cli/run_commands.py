@@ -138,12 +138,15 @@ def info_command(run: Run, model: ModelAgain = None, trust_model: TrustModel = F
     if json:
         return print_json(found)
     if found["layers"]:
-        table = narrow_table(["Weight", "Shape", "Kind"], ["Rank", "Params", "RS", "mean σ"])
+        pruned = any(layer["zeros"] for layer in found["layers"])
+        zeros = ["Zeros"] if pruned else []
+        table = narrow_table(["Weight", "Shape", "Kind"], ["Rank", "Params", "RS", *zeros, "mean σ"])
         for layer in found["layers"]:
             table.add_row(
                 literal(layer["weight"]), "×".join(map(str, layer["shape"])), literal(layer["distribution"]),
                 str(layer["rank"] or ""),
                 f"{layer['parameters']:,}", f"{layer['parameters'] / layer['weights']:.2f}",
+                *([f"{layer['zeros'] / layer['weights']:.1%}"] if pruned else []),
                 "" if layer["sigma"] is None else f"{layer['sigma']:.4f}",
             )  # fmt: skip
         console.print(table)

@@ -5,6 +5,7 @@ weights                             MeanField, KernelSeed, FixedKernelSeed: what
 network, twin, conversion           skeleton + weights; a draw is a value
 likelihoods, schedules, objective   the loss
 prediction, predictive              averages over draws
+pruning, shrinking                  zeros for weights; fewer channels of seeds
 export, storage                     a plain module again; files
 """
 
@@ -40,13 +41,23 @@ from kernelseed.core.outliers import OF_DRAWS, SCORES, outlier_scores
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
+from kernelseed.core.pruning import ORDERS, needed_parameters, prune
 from kernelseed.core.ranks import ALLOCATIONS
 from kernelseed.core.schedules import Moment, Schedule
 from kernelseed.core.seed_networks import germinate
 from kernelseed.core.seeds import derive_seed, generator_for
+from kernelseed.core.shrinking import plain_parameters, shrink
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
 from kernelseed.core.twin import call_with
-from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import (
+    INITS,
+    FixedKernelSeed,
+    GaussianFactors,
+    KernelSeed,
+    MeanField,
+    Pruned,
+    WeightDistribution,
+)
 
 __all__ = [
     "ALLOCATIONS",
@@ -56,6 +67,7 @@ __all__ = [
     "ELEMENTWISE",
     "INITS",
     "OF_DRAWS",
+    "ORDERS",
     "SCORES",
     "WEIGHTS",
     "BayesianModule",
@@ -72,6 +84,7 @@ __all__ = [
     "Noise",
     "Posterior",
     "Prior",
+    "Pruned",
     "Regression",
     "Sample",
     "ScaleMixture",
@@ -102,18 +115,22 @@ __all__ = [
     "make_draws",
     "make_folder",
     "memory_limit",
+    "needed_parameters",
     "outlier_scores",
     "parse_json",
     "places",
+    "plain_parameters",
     "predict",
     "printable",
     "priors",
+    "prune",
     "read_json",
     "read_text",
     "read_weights",
     "remove_abandoned",
     "save",
     "schedules",
+    "shrink",
     "softplus",
     "to_json",
     "utf8_path",

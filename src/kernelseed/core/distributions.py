@@ -209,6 +209,19 @@ class Sample:
         value = value.clone(memory_format=torch.contiguous_format) if self.noise is None else value.contiguous()
         return Gaussian(value, None).at_mean()
 
+    def at(self, places: Tensor) -> Sample:
+        """A sample of some of its weights alone, by their places in the flattened weight."""
+
+        def pick(whole: Tensor) -> Tensor:
+            return whole.flatten()[places]
+
+        if self.fixed:
+            return Gaussian(pick(self.value), None).at_mean()
+        whole, noise = self.source, self.noise
+        assert whole.std is not None
+        source = Gaussian(pick(whole.mean), pick(whole.std), pick(log_std_of(whole)))
+        return GaussianSample(pick(self.value), source, None if noise is None else pick(noise))
+
     def kl(self, prior: Prior) -> Tensor:
         """The estimate of the KL divergence from this sample, summed over its weights."""
         return prior.kl(self)

@@ -19,12 +19,25 @@ from kernelseed.core.files import make_folder, read_json, to_json, whole_folder,
 from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.core.names import utf8_path
 from kernelseed.core.network import BayesianModule
-from kernelseed.core.weights import FixedKernelSeed, GaussianFactors, KernelSeed, MeanField, WeightDistribution
+from kernelseed.core.weights import (
+    FixedKernelSeed,
+    GaussianFactors,
+    KernelSeed,
+    MeanField,
+    Pruned,
+    WeightDistribution,
+)
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FLOATS = {"F64", "F32", "F16", "BF16"}
-OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (MeanField, KernelSeed, FixedKernelSeed, GaussianFactors)
+OWN_DISTRIBUTIONS: tuple[type[WeightDistribution], ...] = (
+    MeanField,
+    KernelSeed,
+    FixedKernelSeed,
+    GaussianFactors,
+    Pruned,
+)
 
 
 def save(net: nn.Module, folder: str | os.PathLike[str], **extra: Any) -> None:
@@ -109,7 +122,7 @@ def describe(net: nn.Module, own_recipe: dict[str, Any] | None = None) -> dict[s
         return {"kind": "ensemble", "members": [describe(member, own_recipe) for member in net]}
     if not isinstance(net, BayesianModule):
         return {"kind": "plain", "model": models.recipe(net) or own_recipe}
-    _by_name(type(weight) for weight in net.weights.values())
+    _by_name(type(weight.of if isinstance(weight, Pruned) else weight) for weight in net.weights.values())
     weights = {name: {"distribution": type(w).__name__, **w.spec()} for name, w in net.weights.items()}
     aliases = dict(net.weights.aliases)
     made = models.recipe(net.skeleton) or own_recipe
@@ -177,6 +190,8 @@ def _blank(entry: dict[str, Any], distributions: dict[str, type[WeightDistributi
             f"give the class that it was saved with: load(folder, distributions=[{what}])."
         )
     kind = distributions[name]
+    if kind is Pruned:
+        return Pruned.blank(_blank(spec["of"], distributions), spec["kept"])
     if kind in OWN_DISTRIBUTIONS:
         return kind.from_spec(spec)
     with torch.device("cpu"):  # somebody's own code need not know what a tensor without memory is
@@ -211,7 +226,7 @@ def check_weights(net: nn.Module, path: Path) -> None:
             shape, dtype = found[key]
             if shape != tuple(tensor.shape):
                 raise RuntimeError(f"{key} is of shape {shape}, and in the network {tuple(tensor.shape)}")
-            if tensor.is_floating_point() != (dtype in FLOATS):
+            if tensor.is_floating_point() != (dtype in FLOATS) or (tensor.dtype == torch.bool) != (dtype == "BOOL"):
                 raise RuntimeError(f"{key} is of type {dtype}, and in the network {tensor.dtype}")
         if more := set(found) - set(state):
             raise RuntimeError(f"the network has no {min(more)}")

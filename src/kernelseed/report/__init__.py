@@ -6,7 +6,8 @@ The figures can be used on their own: `kernelseed.report.figures`.
 """
 
 from kernelseed.report.page import render, write
+from kernelseed.report.pruning_section import picture as pruning_picture
 from kernelseed.report.reading import read
 from kernelseed.report.record import RegressionRecord, RunRecord
 
-__all__ = ["RegressionRecord", "RunRecord", "read", "render", "write"]
+__all__ = ["RegressionRecord", "RunRecord", "pruning_picture", "read", "render", "write"]

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
 from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, reliability, risk_coverage
-from kernelseed.report import figures, findings, gallery, numbers, ood_section, promises, shift_section
+from kernelseed.report import figures, findings, gallery, numbers, ood_section, promises, pruning_section, shift_section
 from kernelseed.report.record import Record, RegressionRecord, RunRecord
 from kernelseed.report.sections import Panel, Section, Shown
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, look, percent
@@ -27,7 +27,11 @@ from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, look, per
 TITLE = "What the networks know, and what they do not"
 
 
-SECTIONS: tuple[Callable[[Sequence[Shown]], Section | None], ...] = (shift_section.section, ood_section.section)
+SECTIONS: tuple[Callable[[Sequence[Shown]], Section | None], ...] = (
+    shift_section.section,
+    ood_section.section,
+    pruning_section.section,
+)
 """What is shown where a run holds it, each made in a file of its own: see `sections`."""
 
 

@@ -9,6 +9,7 @@ overlay, differences, read_settings   settings from several places: which win, a
 train, LOGGERS                        from a config to a finished run folder; where its curves can go
 RunFolder, read_result                the files of a run
 evaluate, predict_files, describe_run what to do with a finished run
+pruning_curve, prune_run              what is left of it when weights or channels are removed
 predict_split, summarise, provenance  the parts of a result
 shift_curves, average_curve           accuracy, NLL and ECE of a network on damaged images
 """
@@ -22,6 +23,7 @@ from kernelseed.training.inference import predict_files, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
+from kernelseed.training.pruned_runs import prune_run, pruning_curve
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 from kernelseed.training.shift import MEASURED, average_curve, shift_curves
 from kernelseed.training.tasks import summarise
@@ -42,6 +44,8 @@ __all__ = [
     "predict_files",
     "predict_split",
     "provenance",
+    "prune_run",
+    "pruning_curve",
     "read_result",
     "read_settings",
     "shift_curves",

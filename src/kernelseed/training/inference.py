@@ -20,7 +20,7 @@ from kernelseed.models import Model
 from kernelseed.training.config import Config
 from kernelseed.training.given import prepared
 from kernelseed.training.run_folder import RunFolder
-from kernelseed.training.tasks import stored_task, task_of
+from kernelseed.training.tasks import stored_task, summarise, task_of
 
 BATCH = 256
 PIXELS_AT_ONCE = 1 << 24  # a batch of 256 x 256 images
@@ -44,6 +44,18 @@ def prediction_settings(data: Dataset, config: Config, way: str) -> dict[str, An
         "seed": config.seed,
         "likelihood": task_of(data).likelihood,
     }
+
+
+def test_and_keep(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:
+    """The metrics of the test set; all predictions are kept, those of the validation split for choosing thresholds."""
+    found = {}
+    for way in ways(config):
+        for part, split in (("validation", data.validation), ("test", data.test)):
+            if split is not None:
+                prediction = predict_split(net, split, data, config, way)
+                run.write_prediction(part, way, prediction, split.targets)
+        found[way] = summarise(prediction, data.test.targets)
+    return found
 
 
 def statistics_batches(data: Dataset, config: Config) -> Batches | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernelseed.core import BayesianModule, WeightDistribution
+from kernelseed.core import BayesianModule, Pruned, WeightDistribution
 from kernelseed.models import Model
 from kernelseed.training.run_folder import RunFolder
 
@@ -34,9 +34,10 @@ def _layer(name: str, weight: WeightDistribution) -> dict[str, Any]:
     return {
         "weight": name,
         "shape": list(weight.shape),
-        "distribution": type(weight).__name__,
+        "distribution": f"{type(weight.of).__name__}, pruned" if isinstance(weight, Pruned) else type(weight).__name__,
         "rank": weight.rank,
         "parameters": sum(p.numel() for p in weight.parameters()),
         "weights": weight.num_weights,
+        "zeros": weight.num_weights - weight.num_kept if isinstance(weight, Pruned) else 0,
         "sigma": None if std is None else std.mean().item(),
     }

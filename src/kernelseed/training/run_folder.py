@@ -76,6 +76,19 @@ class RunFolder:
         run._appear(copy)
         return run
 
+    def derive(self, path: str | Path, config: dict[str, Any], fill: Callable[[RunFolder], None]) -> RunFolder:
+        """A new run with this one's training and data and another network, which `fill` stores with its result."""
+
+        def write(scratch: Path) -> None:
+            write_json(scratch / CONFIG, {**self.config(), **config})
+            if (self.path / CURVES).exists():
+                shutil.copy(self.path / CURVES, scratch)
+            fill(RunFolder(scratch))
+
+        run = RunFolder(path)
+        run._appear(write)
+        return run
+
     def _appear(self, fill: Callable[[Path], None]) -> None:
         """Make the folder, all at once."""
         self.require_absent()

@@ -57,5 +57,16 @@ FOUND_SCHEMAS: dict[str, Schema] = {
             }
         ],
     },
+    "pruning": {
+        "split": TEXT,
+        "labels": {"mean": TEXT, "ensemble": TEXT},
+        "points": [
+            {
+                **dict.fromkeys(("what", "by"), TEXT),
+                **dict.fromkeys(("share", "relative"), NUMBER),
+                "metrics": {way: {"accuracy": NUMBER, "nll": NUMBER} for way in ("mean", "ensemble?")},
+            }
+        ],
+    },
 }
 """What commands find out about a finished run, a file each: NAME.json."""

@@ -26,7 +26,7 @@ from kernelseed.errors import ConfigError, KernelseedError, StoppedError, Storag
 from kernelseed.models import Model, is_path
 from kernelseed.training.config import Config, differences
 from kernelseed.training.given import plain_model, prepared, settle
-from kernelseed.training.inference import predict_split, ways
+from kernelseed.training.inference import predict_split, test_and_keep, ways
 from kernelseed.training.loggers import build_logger, check_logger
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -174,7 +174,7 @@ def _finish(
     write_weights(posterior, run.weights)
     result = {
         "task": module.task.name,
-        "metrics": _evaluate(posterior, config, data, run),
+        "metrics": test_and_keep(posterior, config, data, run),
         "parameters": {
             "trained": _count(net),
             "stored": _count(posterior),
@@ -330,18 +330,6 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, progress: bool) -> 
             f"accelerator {config.accelerator!r}, strategy {config.strategy!r}, devices {config.devices} and precision "
             f"{config.precision!r} do not go together here: {_first_line(error)}"
         ) from None
-
-
-def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:
-    """The metrics of the test set; all predictions are kept, those of the validation split for choosing thresholds."""
-    found = {}
-    for way in ways(config):
-        for part, split in (("validation", data.validation), ("test", data.test)):
-            if split is not None:
-                prediction = predict_split(net, split, data, config, way)
-                run.write_prediction(part, way, prediction, split.targets)
-        found[way] = summarise(prediction, data.test.targets)
-    return found
 
 
 def _count(module: nn.Module) -> int:

@@ -6,6 +6,7 @@ from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
 from kernelseed.core.weights.gaussian_factors import GaussianFactors, rho_of_share
 from kernelseed.core.weights.kernel_seed import KernelSeed
 from kernelseed.core.weights.mean_field import MeanField
+from kernelseed.core.weights.pruned import Pruned
 from kernelseed.core.weights.together import decode_together, sample_together
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "GaussianFactors",
     "KernelSeed",
     "MeanField",
+    "Pruned",
     "WeightDistribution",
     "decode_together",
     "rho_of_share",

@@ -175,6 +175,10 @@ class ProductSample(Sample):
         """The number of random variables: those of the factors."""
         return self.germinator.num_weights + self.seed.num_weights
 
+    def at(self, places: Tensor) -> Sample:
+        """Itself: each of its random variables belongs to many weights."""
+        return self
+
     @property
     def parts(self) -> Sequence[Sample]:
         """Both factors."""
