@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,10 @@ class Decoded(Protocol):
 
     def at_mean(self) -> Sample:
         """The mean, as a sample."""
+        ...
+
+    def kl(self, sample: Sample) -> Tensor:
+        """The KL divergence of a sample's distribution from this one, summed: a decoded distribution is a prior."""
         ...
 
 
@@ -105,6 +109,10 @@ class Gaussian:
     def fixed(self) -> bool:
         """Whether every draw is the mean."""
         return self.std is None
+
+    def kl(self, sample: Sample) -> Tensor:
+        """The KL divergence of the sample's Gaussian from this one, summed: any Gaussian of weights can be a prior."""
+        return gaussian_kl(sample.source, at_least_float32(self.mean), self.std, log_std_of(self))
 
     def normal(self, noise: Noise) -> Tensor:
         """Standard normals in the shape of the weight."""
@@ -191,6 +199,15 @@ class GaussianSample(Sample):
     value: Tensor
     source: Gaussian
     noise: Tensor | None
+
+
+def gaussian_kl(q: Gaussian, mean: Tensor | float, std: Any, log_std: Tensor | float) -> Tensor:
+    """KL(q || N(mean, std^2)) in closed form, summed; it depends on q, and not on a value drawn from it."""
+    own = log_std_of(q)
+    assert q.std is not None
+    # Ratios first: the squares of two tiny deviations would be zero, while their ratio is not.
+    squares = (q.std / std).square() + ((at_least_float32(q.mean) - mean) / std).square()
+    return (log_std - own + 0.5 * squares - 0.5).sum()
 
 
 def log_std_of(gaussian: Gaussian) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from kernelseed.core.distributions import Decoded, Prior, Sample
 from kernelseed.core.noise import Noise
+from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.twin import call_with
 from kernelseed.core.weight_tree import WeightTree
 from kernelseed.core.weights import WeightDistribution
@@ -38,9 +39,13 @@ class Draw:
         operands = self._everywhere({name: sample.operand for name, sample in self.samples.items()})
         return call_with(self.skeleton, {**operands, **self.buffers}, *args, **kwargs)
 
-    def kl(self, prior: Prior) -> Tensor:
-        """log q(w) - log P(w) at this draw, summed over all weights except fixed ones."""
-        terms = [sample.kl(prior) for sample in self.samples.values() if not sample.fixed]
+    def kl(self, prior: Prior | Mapping[str, Prior]) -> Tensor:
+        """log q(w) - log P(w) at this draw, summed over all weights except fixed ones.
+
+        prior   one for all weights, or one for each by name, such as `net.as_prior()`
+        """
+        each = prior if isinstance(prior, Mapping) else dict.fromkeys(self.samples, prior)
+        terms = [sample.kl(each[name]) for name, sample in self.samples.items() if not sample.fixed]
         if terms:
             return torch.stack(terms).sum()
         anchor = next(iter(self.samples.values()), None)
@@ -94,6 +99,10 @@ class BayesianModule(nn.Module):
     def posterior(self) -> Posterior:
         """Decode every weight once, for any number of draws."""
         return Posterior(self.skeleton, {n: w.decoded() for n, w in self.weights.items()}, self.weights.aliases)
+
+    def as_prior(self) -> PosteriorPrior:
+        """What is known now as the prior of what is learned next: see `PosteriorPrior`."""
+        return PosteriorPrior(self.weights)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a new draw in train mode, the posterior mean in eval mode."""
