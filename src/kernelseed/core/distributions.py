@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -123,7 +123,10 @@ class Gaussian:
         return noise.normal((shape[1], shape[0], *shape[2:]), self.std.dtype, self.std.device).transpose(0, 1)
 
 
-def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
+T = TypeVar("T")
+
+
+def as_when_drawn(decode: Callable[[], T]) -> Callable[[], T]:
     """Decode later as it would be done now: with the same grad mode, and without the saved-tensor hooks of that time.
 
     Activation checkpointing installs such hooks.
@@ -132,7 +135,7 @@ def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
         return decode
     with_graph = torch.is_grad_enabled()
 
-    def decode_later() -> Gaussian:
+    def decode_later() -> T:
         with torch.set_grad_enabled(with_graph), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
             return decode()
 

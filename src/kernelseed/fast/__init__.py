@@ -1,5 +1,6 @@
 """The fast parts of a draw: C kernels, noise, germination as matrices, thin layers. It needs only torch."""
 
+from kernelseed.fast.closed_form import gaussian_kl_of_rho
 from kernelseed.fast.fused import (
     LOG_SQRT_2PI,
     Drawn,
@@ -21,6 +22,7 @@ __all__ = [
     "draw_kernel_seed",
     "draw_mean_field",
     "fold",
+    "gaussian_kl_of_rho",
     "germinate_matrix",
     "is_transposed",
     "one_pass",

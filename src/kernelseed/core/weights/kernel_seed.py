@@ -37,16 +37,20 @@ class KernelSeed(WeightDistribution):
 
     def moments(self) -> Gaussian:
         """Mean and standard deviation, germinated in one matrix product."""
-        mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
-        rho = at_least_float32(rho) + self.rho_offset
-        return Gaussian.from_rho(fold(mean, self.shape), fold(rho, self.shape), swapped=is_transposed(self.shape))
+        return Gaussian.from_rho(*self._germinate(), swapped=is_transposed(self.shape))
 
     def sample(self, noise: Noise) -> Sample:
         """One product and one pass over memory if the kernels support it."""
         parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
         if not supports(*parameters):
             return super().sample(noise)
-        return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self.moments, noise)
+        return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self._germinate, noise, is_transposed(self.shape))
+
+    def _germinate(self) -> tuple[Tensor, Tensor]:
+        """The mean and rho of every weight."""
+        mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
+        rho = at_least_float32(rho) + self.rho_offset
+        return fold(mean, self.shape), fold(rho, self.shape)
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """The germinator of the mean, and the seed."""
