@@ -26,7 +26,7 @@ class Approach(ABC, Generic[Memory]):
 
     epochs: int = setting(10, "passes over each task", least=1)
     batch_size: int = setting(256, "examples in a step", least=1)
-    lr: float = setting(1e-3, "Adam's learning rate at the start of a task; it falls to 0 by a cosine", above=0, most=100)
+    lr: float = setting(1e-3, "Adam's learning rate, which falls to 0 by a cosine in each task", above=0, most=100)
 
     random: ClassVar[bool] = False
     """Whether a prediction averages over draws."""
@@ -40,6 +40,10 @@ class Approach(ABC, Generic[Memory]):
     @abstractmethod
     def label(self) -> str:
         """The name in tables and figures."""
+
+    def start(self) -> FineTune | None:
+        """What trains the plain network on the first task before `build` takes it over; None: nothing."""
+        return None
 
     def build(self, model: MultiHead) -> nn.Module:
         """The network to train, from a plain one."""

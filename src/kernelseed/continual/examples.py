@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,5 @@ def one_epoch(sources: Sequence[Rows], batch_size: int, generator: torch.Generat
     """All rows of all sources in random order."""
     bounds = torch.tensor([0, *(len(source) for source in sources)]).cumsum(0)
     for numbers in torch.randperm(int(bounds[-1]), generator=generator).split(batch_size):
-        chosen = [
-            numbers[(numbers >= low) & (numbers < high)] - low for low, high in zip(bounds, bounds[1:], strict=False)
-        ]
+        chosen = [numbers[(numbers >= low) & (numbers < high)] - low for low, high in itertools.pairwise(bounds)]
         yield batch_of(sources, chosen)

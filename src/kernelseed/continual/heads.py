@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ HEADS = ("each", "one")
 
 
 class MultiHead(nn.Module):
-    """A trunk and linear heads on it. Its output has the logits of all heads side by side; `columns` says whose are where.
+    """A trunk and linear heads on it. Its output has the logits of all heads side by side, each at its `columns`.
 
     trunk   any module that gives features (N, F); it is copied
     heads   "each": a head a task, which is told which task an input belongs to; "one": the same classes in every task
@@ -52,12 +52,14 @@ class MultiHead(nn.Module):
         """The number of a task's head."""
         return task if len(self.sizes) > 1 else 0
 
-    def new_in(self, task: int, names: Sequence[str]) -> list[str]:
-        """Those of the parameters that a task is the first to train: its head's, and the trunk's in the first task."""
-        if task and len(self.sizes) == 1:
-            return []
-        parts = (f"heads.{self.head_of(task)}.", *(("trunk.",) if task == 0 else ()))
-        return [name for name in names if name.startswith(parts)]
+    def trained_in(self, task: int, names: Iterable[str]) -> list[str]:
+        """Those of the parameters that a task trains: the trunk's and its head's."""
+        return [name for name in names if name.startswith(("trunk.", f"heads.{self.head_of(task)}."))]
+
+    def new_in(self, task: int, names: Iterable[str]) -> list[str]:
+        """Those of the parameters that no earlier task trained."""
+        earlier = {name for before in range(task) for name in self.trained_in(before, names)}
+        return [name for name in self.trained_in(task, names) if name not in earlier]
 
 
 def _check_labels(tasks: Sequence[Task]) -> None:

@@ -15,8 +15,8 @@ from kernelseed.errors import ArgumentError
 class PosteriorPrior(Mapping[str, Decoded]):
     """The priors of a network's weights, by name: its posterior at one time, which later training does not change.
 
-    It keeps the weight distributions as they are stored and decodes one when it is asked for. The prior of a kernel seed
-    network is therefore its seeds, as small as the network. `draw.kl` takes it; where prior and posterior are
+    It keeps the weight distributions as they are stored and decodes one when it is asked for. The prior of a kernel
+    seed network is therefore its seeds, as small as the network. `draw.kl` takes it; where prior and posterior are
     Gaussians, the KL is exact.
 
     >>> import kernelseed as ks

@@ -33,6 +33,8 @@ class _GaussianKL(torch.autograd.Function):
         return torch.div(shift, prior_std).mul_(grad), ratio.square().sub_(1).mul_(slope).mul_(-grad), None, None, None
 
 
-def gaussian_kl_of_rho(mean: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, prior_log_std: Tensor) -> Tensor:
+def gaussian_kl_of_rho(
+    mean: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, prior_log_std: Tensor
+) -> Tensor:
     """The KL of weights with this mean and rho from Gaussians: tensors in the weights' shape, or of one number."""
     return _GaussianKL.apply(mean, rho, prior_mean, prior_std, prior_log_std)

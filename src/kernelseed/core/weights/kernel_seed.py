@@ -44,7 +44,9 @@ class KernelSeed(WeightDistribution):
         parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
         if not supports(*parameters):
             return super().sample(noise)
-        return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self._germinate, noise, is_transposed(self.shape))
+        return FusedSample(
+            draw_kernel_seed(*parameters, self.shape, noise.stream), self._germinate, noise, is_transposed(self.shape)
+        )
 
     def _germinate(self) -> tuple[Tensor, Tensor]:
         """The mean and rho of every weight."""

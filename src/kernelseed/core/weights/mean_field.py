@@ -31,7 +31,9 @@ class MeanField(WeightDistribution):
         """One pass over memory if the kernels support it."""
         if not supports(self.mu, self.rho):
             return super().sample(noise)
-        return FusedSample(draw_mean_field(self.mu, self.rho, noise.stream), lambda: (self.mu, self.rho), noise, swapped=False)
+        return FusedSample(
+            draw_mean_field(self.mu, self.rho, noise.stream), lambda: (self.mu, self.rho), noise, swapped=False
+        )
 
     def spec(self) -> dict[str, Any]:
         """Its shape."""
