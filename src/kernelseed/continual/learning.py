@@ -93,7 +93,9 @@ class Course:
         for i in range(len(self.tasks)):
             learned.append(self.rows(i))
             memory = self.approach.before(net, self.model, i, memory)
-            self.train(net, self.approach, self.approach.sources(learned), memory, f"task {i + 1}/{len(self.tasks)}")
+            title = f"task {i + 1}/{len(self.tasks)}"
+            # An epoch is as long as the new task, also where there are earlier ones to train on.
+            self.train(net, self.approach, self.approach.sources(learned), memory, title, len(learned[-1]))
             generator = generator_for("continual memory", self.seed, i)
             memory = self.approach.after(net, learned[-1], memory, generator)
             tested = self.with_coresets(net, memory, i)
@@ -112,10 +114,12 @@ class Course:
             index = rest.nonzero()[:, 0]
         return Rows(self.tasks[i], self.model.columns(i), index)
 
-    def train(self, net: nn.Module, approach: Approach[Any], sources: Sequence[Rows], memory: Any, title: str) -> None:
-        """Epochs as long as the longest source, over the examples of all; the learning rate falls to 0 by a cosine."""
+    def train(
+        self, net: nn.Module, approach: Approach[Any], sources: Sequence[Rows], memory: Any, title: str, length: int = 0
+    ) -> None:
+        """Steps over the examples of all sources; the learning rate falls to 0 by a cosine."""
         num_data = sum(map(len, sources))
-        steps = approach.epochs * math.ceil(max(map(len, sources)) / approach.batch_size)
+        steps = approach.epochs * math.ceil((length or num_data) / approach.batch_size)
         optimizer = torch.optim.Adam(approach.groups(net), fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
         shown = self.bar.add_task(title, total=steps, loss="")

@@ -1,0 +1,145 @@
+"""Split-MNIST and permuted MNIST: all approaches over some seeds, one result file for each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from kernelseed import data, training
+from kernelseed.continual.approaches import Approach, FineTune, Joint
+from kernelseed.continual.coresets import Coreset
+from kernelseed.continual.ewc import EWC
+from kernelseed.continual.learning import learn
+from kernelseed.continual.tasks import Task, permute_pixels, split_classes
+from kernelseed.continual.vcl import VCL
+from kernelseed.core import make_folder, read_json, write_json
+from kernelseed.errors import ArgumentError
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Tasks, a trunk for them, and how each approach learns them."""
+
+    title: str
+    make_tasks: Callable[[data.Dataset, int], list[Task]]
+    width: int
+    heads: str
+    approaches: Mapping[str, Approach[Any]]
+    coresets: Mapping[str, Coreset]
+    published: Mapping[str, float] = field(default_factory=dict)
+    """The average accuracies after the last task that Nguyen et al. (2018) print, by approach."""
+
+    def run(self, name: str, data_set: data.Dataset, seed: int, progress: bool) -> Result:
+        """Learn all tasks by one approach; the result as JSON."""
+        approach, coreset = self.approaches[name], self.coresets.get(name)
+        tasks = self.make_tasks(data_set, seed)
+        begun = time.perf_counter()
+        found = learn(
+            tasks, self.trunk(tasks[0]), approach, heads=self.heads, coreset=coreset, seed=seed, progress=progress
+        )
+        config = {
+            "data": data_set.name,
+            "tasks": len(tasks),
+            "width": self.width,
+            "heads": self.heads,
+            "approach": type(approach).__name__,
+            **asdict(approach),
+            "coreset": asdict(coreset) if coreset else None,
+        }
+        seconds = round(time.perf_counter() - begun, 1)
+        return {
+            "name": name, "seed": seed, **found.as_json(), "config": config, "seconds": seconds, **training.provenance()
+        }  # fmt: skip
+
+    def trunk(self, task: Task) -> nn.Module:
+        """Two hidden layers."""
+        inputs = task.x[0].numel()
+        return nn.Sequential(nn.Linear(inputs, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU())
+
+
+def _approaches(epochs: int, vcl: dict[str, Any], seeds: dict[str, Any], strength: float) -> dict[str, Approach[Any]]:
+    mean_field = VCL(epochs=epochs, **vcl)
+    kernel_seeds = VCL(epochs=epochs, weights="kernel-seed", **{**vcl, **seeds})
+    return {
+        "fine-tune": FineTune(epochs=epochs),
+        "ewc": EWC(epochs=epochs, strength=strength),
+        "vcl": mean_field,
+        "vcl-coreset": mean_field,
+        "vcl-ksn": kernel_seeds,
+        "vcl-ksn-coreset": kernel_seeds,
+        "joint": Joint(epochs=epochs),
+    }
+
+
+BENCHMARKS = {
+    "split-mnist": Benchmark(
+        "Split-MNIST, a head for each of 5 tasks",
+        lambda found, seed: split_classes(found, 2),
+        256,
+        "each",
+        _approaches(10, {}, {}, 1.0),
+        dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(40, "random", 100)),
+        {"vcl": 0.970, "vcl-coreset": 0.984, "ewc": 0.631},
+    ),
+    "permuted-mnist": Benchmark(
+        "Permuted MNIST, one head for 10 tasks",
+        lambda found, seed: permute_pixels(found, 10, seed),
+        100,
+        "one",
+        _approaches(4, {"lr": 2e-3}, {}, 1.0),
+        dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(200, "random", 100)),
+        {"vcl": 0.90, "vcl-coreset": 0.93, "ewc": 0.84},
+    ),
+}
+
+
+def benchmark(name: str) -> Benchmark:
+    """One of `BENCHMARKS`."""
+    if name not in BENCHMARKS:
+        raise ArgumentError(f"the benchmark is {name!r}; allowed are {', '.join(BENCHMARKS)}.")
+    return BENCHMARKS[name]
+
+
+def run_benchmark(
+    name: str,
+    results: Path,
+    *,
+    approaches: Sequence[str] | None = None,
+    seeds: int = 3,
+    data_dir: str | Path | None = None,
+    progress: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Result]:
+    """Run what is not in the folder `results` yet, a file for each approach and seed, and return all results."""
+    chosen = benchmark(name)
+    wanted = list(chosen.approaches) if approaches is None else list(approaches)
+    for each in wanted:
+        if each not in chosen.approaches:
+            raise ArgumentError(f"the approach is {each!r}; allowed are {', '.join(chosen.approaches)}.")
+    if seeds < 1:
+        raise ArgumentError(f"seeds is {seeds}; it must be at least 1: three show how much they differ.")
+    make_folder(results)
+    data_set = None
+    for seed in range(seeds):
+        for each in wanted:
+            path = results / f"{name}.{each}.{seed}.json"
+            if path.exists():
+                continue
+            data_set = data_set or data.load("mnist", data_dir)
+            tell(f"{name}: {each}, seed {seed}")
+            write_json(path, chosen.run(each, data_set, seed, progress))
+    return read_results_of(name, results)
+
+
+def read_results_of(name: str, results: Path) -> list[Result]:
+    """All results of a benchmark in a folder, in the order of its approaches."""
+    found = [read_json(path) for path in sorted(results.glob(f"{name}.*.json"))]
+    order = list(benchmark(name).approaches)
+    return sorted(found, key=lambda result: (order.index(result["name"]), result["seed"]))
