@@ -112,7 +112,7 @@ def test_a_tiny_standard_deviation_keeps_its_kl_and_its_slope():
 
 
 def test_the_prior_of_seeds_is_as_small_as_the_seeds():
-    model = ks.models.resnet18(10, 1, width=16)
+    model = ks.models.mlp(10, 1, (28, 28), widths=(256, 256))
     net = ks.germinate(model, delta=0.25, min_rank=1)
     prior = net.as_prior()
     stored = sum(parameter.numel() for parameter in net.weights.parameters())
@@ -133,7 +133,9 @@ def test_priors_by_name():
 
 def test_a_prior_of_another_network_is_refused():
     net, other = KINDS["bnn"](small_model()), ks.bayesianize(nn.Linear(7, 3))
-    with pytest.raises(ks.KernelseedError, match=r"the prior has no weight '0.weight'; it has weight: take the prior of"):
+    with pytest.raises(
+        ks.KernelseedError, match=r"the prior has no weight '0.weight'; it has weight: take the prior of"
+    ):
         net.draw().kl(other.as_prior())
     with pytest.raises(ks.KernelseedError, match="Gaussians on its factors and the weight does not; both must be"):
         ks.germinate(small_model(), min_rank=4).draw().kl(KINDS["factors"](small_model()).as_prior())
