@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernelseed import continual
 from kernelseed.metrics import METRICS
 from kernelseed.reproduction import (
     DATA,
@@ -33,7 +34,7 @@ from kernelseed.reproduction import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/reproduction.md")
+PAGES = ("README.md", "docs/continual.md", "docs/performance.md", "docs/reliability.md", "docs/reproduction.md")
 
 
 def read(path: str) -> Any:
@@ -205,6 +206,25 @@ def in_short() -> str:
     return "\n\n".join((*parts, shown.remarks[0]))
 
 
+def tasks_in_turn(name: str) -> Callable[[], str]:
+    """All approaches on a benchmark of continual learning, over their seeds."""
+
+    def build() -> str:
+        results = continual.read_results_of(name, ROOT / "results/continual")
+        command = f"kernelseed continual {name} --results results/continual"
+        if not results:
+            return f"Not run yet: `{command}`."
+        rows = [line.cells() for line in continual.lines_of(name, results)]
+        commits = ", ".join(sorted({short_commit(result["commit"]) for result in results}))
+        about = (
+            f"From [`results/continual`](../results/continual), made by `{command}` at commit {commits} with torch "
+            f"{results[0]['versions']['torch']} on an {results[0]['processor']}."
+        )
+        return f"{table(continual.HEADING, rows)}\n\n{about}"
+
+    return build
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
     "in_short": in_short,
@@ -219,6 +239,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_claims": lambda: claims_markdown(
         [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
     ),
+    "continual_split": tasks_in_turn("split-mnist"),
+    "continual_permuted": tasks_in_turn("permuted-mnist"),
     "faults": faults,
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),

@@ -42,6 +42,7 @@ def write_all(root: Path) -> None:
     measured = json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]
     scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
     reproduction(root)
+    ks.continual.write_curves(root / "results" / "continual", folder / "continual.svg")
 
 
 def reproduction(root: Path) -> None:

@@ -10,7 +10,9 @@ torch.Size([2, 2])
 """
 
 from kernelseed.continual.approaches import Approach, FineTune, Joint
+from kernelseed.continual.benchmarks import BENCHMARKS, read_results_of, run_benchmark
 from kernelseed.continual.coresets import Coreset, k_centre, random_rows
+from kernelseed.continual.curves import HEADING, lines_of, write_curves
 from kernelseed.continual.ewc import EWC, diagonal_fisher, penalty
 from kernelseed.continual.heads import MultiHead
 from kernelseed.continual.learning import learn
@@ -19,7 +21,9 @@ from kernelseed.continual.tasks import Task, permute_pixels, split_classes
 from kernelseed.continual.vcl import VCL
 
 __all__ = [
+    "BENCHMARKS",
     "EWC",
+    "HEADING",
     "VCL",
     "Approach",
     "Coreset",
@@ -31,8 +35,12 @@ __all__ = [
     "diagonal_fisher",
     "k_centre",
     "learn",
+    "lines_of",
     "penalty",
     "permute_pixels",
     "random_rows",
+    "read_results_of",
+    "run_benchmark",
     "split_classes",
+    "write_curves",
 ]
