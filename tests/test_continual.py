@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import kernelseed as ks
 from kernelseed import continual
+from kernelseed.cli.app import app
 from kernelseed.continual.benchmarks import BENCHMARKS, read_results_of, run_benchmark
+from kernelseed.continual.curves import Line, draw_curves
 from kernelseed.continual.examples import Rows, one_epoch
 from kernelseed.continual.vcl import narrow
 
@@ -368,7 +371,22 @@ def test_a_benchmark_runs_what_is_missing_and_says_where_its_numbers_come_from(d
     run_benchmark("split-mnist", tmp_path, **given)
     assert told[2:] == ["split-mnist: joint, seed 0"]
     assert read_results_of("split-mnist", tmp_path)[0] == first[0]
+    words = ["continual", "split-mnist", "--approaches", "fine-tune,joint", "--seeds", "1", "--results", str(tmp_path)]
+    shown = CliRunner().invoke(app, [*words, "--figure", str(tmp_path / "curves.svg")])
+    assert shown.exit_code == 0, shown.output
+    assert f"{100 * first[0]['average_accuracy']:.1f}" in shown.output
+    assert "split-mnist: " not in shown.output  # all was there
+    drawn = draw_curves(tmp_path).axes[0].lines[0].get_ydata()
+    assert list(drawn) == pytest.approx([100 * value for value in first[0]["averages"]])
+    assert "</svg>" in (tmp_path / "curves.svg").read_text()
+    with pytest.raises(ks.KernelseedError, match="has no results of a benchmark; run one first"):
+        draw_curves(tmp_path / "elsewhere")
     with pytest.raises(ks.KernelseedError, match="the approach is 'best'; allowed are fine-tune, ewc"):
         run_benchmark("split-mnist", tmp_path, approaches=["best"])
     with pytest.raises(ks.KernelseedError, match="the benchmark is 'cifar'; allowed are split-mnist, permuted-mnist"):
         run_benchmark("cifar", tmp_path)
+
+
+def test_a_line_has_the_mean_and_the_spread_over_seeds():
+    line = Line("vcl", "VCL, mean-field", 3, 2.0, [0.97, 0.98, 0.99], 0.012, [], 0.97)
+    assert line.cells() == ["VCL, mean-field", "2.00", "98.0 ± 1.0", "97.0", "1.2", "3"]
