@@ -148,11 +148,11 @@ def test_the_fisher_information_is_that_of_logistic_regression():
     """For logits W x the diagonal is p_k (1 - p_k) x_i^2; here every row is the same, so only the labels are random."""
     torch.manual_seed(0)
     net = nn.Linear(3, 4, bias=False)
-    x = torch.tensor([[0.5, -1.0, 2.0]]).expand(4000, 3)
+    x = torch.tensor([[0.5, -1.0, 2.0]]).expand(1000, 3)
     p = net(x[0]).detach()[1:].softmax(0)
     fisher = continual.diagonal_fisher(net, x, slice(1, 4), torch.Generator().manual_seed(0))["weight"]
     expected = (p * (1 - p))[:, None] * x[0].square()
-    torch.testing.assert_close(fisher[1:], expected, rtol=0.1, atol=0)
+    torch.testing.assert_close(fisher[1:], expected, rtol=0.15, atol=0)
     assert fisher[0].abs().max() == 0
 
 
@@ -230,17 +230,17 @@ def test_narrow_makes_deviations_small_and_leaves_means():
 
 
 def test_vcl_forgets_less_than_fine_tuning_and_joint_training_least(digits):
-    tasks = continual.permute_pixels(digits, 3)
-    settings = {"epochs": 12, "batch_size": 64, "lr": 1e-2}
+    tasks = continual.permute_pixels(digits, 2)
+    settings = {"epochs": 8, "batch_size": 64, "lr": 1e-2}
     tuned, vcl, joint = (
-        continual.learn(tasks, trunk_of(64, 32), approach, heads="one", progress=False)
+        continual.learn(tasks, trunk_of(64, 32), approach, heads="one", progress=False, samples=3)
         for approach in (
             continual.FineTune(**settings),
             continual.VCL(**settings, rho_lr=1e-2, start_std=0.05),
             continual.Joint(**settings),
         )
     )
-    assert tuned.forgetting > 0.2
+    assert tuned.forgetting > 0.1
     assert vcl.forgetting < 0.5 * tuned.forgetting
     assert vcl.average_accuracy > tuned.average_accuracy
     assert joint.average_accuracy > 0.9
