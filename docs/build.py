@@ -20,6 +20,7 @@ from kernelseed.metrics import METRICS
 from kernelseed.reproduction import (
     DATA,
     OWN_ROWS,
+    PRESETS,
     PRINTED,
     ROWS,
     Plan,
@@ -34,7 +35,14 @@ from kernelseed.reproduction import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/continual.md", "docs/performance.md", "docs/reliability.md", "docs/reproduction.md")
+PAGES = (
+    "README.md",
+    "docs/continual.md",
+    "docs/performance.md",
+    "docs/reliability.md",
+    "docs/reproduction.md",
+    "results/README.md",
+)
 
 
 def read(path: str) -> Any:
@@ -133,19 +141,36 @@ def faults() -> str:
     return f"{table(heading, rows)}\n\n{about}"
 
 
-def reproduced(preset: str, data: str) -> Table:
-    return paper_table(data, read_results(ROOT / "results" / preset / data))
+def reproduced(folder: str, data: str) -> Table:
+    preset = folder.rpartition("/")[2].partition("-")[0]
+    return paper_table(data, read_results(ROOT / "results" / folder / data), preset)
 
 
-def reproduction(preset: str, data: str) -> Callable[[], str]:
+def reproduction(data: str) -> Callable[[], str]:
     def build() -> str:
+        preset = presets_shown()[data]
         folder = f"results/{preset}/{data}"
-        command = reproducing(preset, data)
-        if not (ROOT / folder).is_dir():
-            return f"Not run yet: `{command}`."
-        return f"{table_markdown(reproduced(preset, data))} From [`{folder}`](../{folder}), made by `{command}`."
+        made_by = f"From [`{folder}`](../{folder}), made by `{reproducing(preset, data)}`."
+        return f"{table_markdown(reproduced(preset, data))} {made_by}"
 
     return build
+
+
+def presets_shown() -> dict[str, str]:
+    """The preset of each data set's table and panel: the largest that was run."""
+    return {data: next(preset for preset in PRESETS if (ROOT / "results" / preset / data).is_dir()) for data in DATA}
+
+
+def results_index() -> str:
+    """What is in each folder of result files, and the command that makes them again."""
+    rows = []
+    for path in sorted((ROOT / "results").glob("*/*")):
+        folder, data = path.relative_to(ROOT / "results").parts
+        if path.is_dir() and folder.partition("-")[0] in PRESETS:
+            found = read_results(path)
+            seeds = sum(map(len, found.values()))
+            rows.append([f"`{folder}/{data}`", ", ".join(found), str(seeds), f"`{reproducing(folder, data)}`"])
+    return table(["folder", "networks", "runs", "made by"], rows)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {"": {}, "blundell": {"kl": "blundell"}, "update-bn": {"update_bn": 4096}}
@@ -229,15 +254,13 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
     "in_short": in_short,
     "reproduction_notes": lambda: notes_markdown(reproduced("paper", "fashion-mnist")),
-    "reproduction_fashion": reproduction("paper", "fashion-mnist"),
-    "reproduction_mnist": reproduction("paper", "mnist"),
-    "reproduction_cifar10": reproduction("small", "cifar10"),
-    "reproduction_cifar100": reproduction("small", "cifar100"),
+    **{f"reproduction_{data.replace('-', '_')}": reproduction(data) for data in DATA},
+    "results_index": results_index,
     "reproduction_blundell": with_blundells_weight,
     "reproduction_twice": beside(("earlier/paper", "paper"), ("first", "again")),
     "reproduction_update_bn": beside(("paper", "paper-update-bn"), ("running", "re-estimated")),
     "reproduction_claims": lambda: claims_markdown(
-        [reproduced("paper", data) for data in DATA if (ROOT / "results/paper" / data).is_dir()]
+        [reproduced(preset, data) for data, preset in presets_shown().items() if preset != "small"]
     ),
     "continual_split": tasks_in_turn("split-mnist"),
     "continual_permuted": tasks_in_turn("permuted-mnist"),

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import kernelseed as ks
-from kernelseed.reproduction import DATA, draw_figure, read_results, write_figure
+from kernelseed.reproduction import draw_figure, read_results, write_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 INK, SOFT, SEED, WARM = "#1f2933", "#9aa5b1", "#2a7f62", "#d97706"
@@ -46,9 +46,12 @@ def write_all(root: Path) -> None:
 
 
 def reproduction(root: Path) -> None:
-    """Figure 3: the paper's setting where it was run."""
-    results = {data: read_results(root / "results" / "paper" / data) for data in DATA}
-    write_figure(draw_figure(results), root / "docs" / "figures" / "reproduction")
+    """Figure 3: the largest preset that was run of each data set."""
+    from build import presets_shown
+
+    presets = presets_shown()
+    results = {data: read_results(root / "results" / preset / data) for data, preset in presets.items()}
+    write_figure(draw_figure(results, presets), root / "docs" / "figures" / "reproduction")
 
 
 def hero(path: Path) -> None:

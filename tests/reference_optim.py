@@ -16,7 +16,8 @@ def vadam(loss, mu, batches, *, N, lr, b1, b2, lam, P0, K, generator):
     """Yields (mu, precision) after every step. `lr` and `lam` are lists, one number for each weight."""
     n = len(mu)
     m = [torch.zeros_like(mu[j]) for j in range(n)]
-    s = [torch.ones_like(mu[j]) * (P0 - lam[j]) / N for j in range(n)]
+    s0 = [torch.ones_like(mu[j]) * (P0 - lam[j]) / N for j in range(n)]
+    s = [start.clone() for start in s0]
     t = 0
     for x, y in batches:
         t = t + 1
@@ -33,7 +34,8 @@ def vadam(loss, mu, batches, *, N, lr, b1, b2, lam, P0, K, generator):
             m[j] = b1 * m[j] + (1 - b1) * (gbar[j] + lam[j] * mu[j] / N)
             s[j] = b2 * s[j] + (1 - b2) * qbar[j]
             mhat = m[j] / (1 - b1**t)
-            shat = s[j] / (1 - b2**t)
+            # What is corrected for is that the average has seen t steps only: the start's share is taken out.
+            shat = (s[j] - b2**t * s0[j]) / (1 - b2**t)
             mu[j] = mu[j] - lr[j] * mhat / (torch.sqrt(shat) + lam[j] / N)
         yield mu, [N * s[j] + lam[j] for j in range(n)]
 

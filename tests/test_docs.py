@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelseed.cli.app import app
-from kernelseed.reproduction import DATA, draw_figure, figure_points, read_results
+from kernelseed.reproduction import DATA, PRESETS, draw_figure, figure_points, read_results
 
 ROOT = Path(__file__).parent.parent
 TABLES = sorted(
     path.relative_to(ROOT / "results")
     for path in (ROOT / "results").glob("*/*")
-    if path.is_dir() and path.parent.name != "earlier"  # what the same commands gave before
+    if path.is_dir() and path.parent.name.partition("-")[0] in PRESETS
 )
 
 
@@ -37,8 +37,9 @@ def test_every_section_stands_on_a_page(build):
     assert sorted(re.findall(r"<!-- begin (\w+) -->", pages)) == sorted(build.SECTIONS)
 
 
-def test_the_figure_shows_what_the_result_files_say():
-    drawn = draw_figure({data: read_results(ROOT / "results/paper" / data) for data in DATA})
+def test_the_figure_shows_what_the_result_files_say(build):
+    presets = build.presets_shown()
+    drawn = draw_figure({data: read_results(ROOT / "results" / presets[data] / data) for data in DATA}, presets)
     assert figure_points(drawn) in (ROOT / "docs/figures/reproduction.svg").read_text(encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from kernelseed.errors import MissingPackageError
 from kernelseed.reproduction import (
     DATA,
     HEADING,
+    IMAGES,
     MARKS,
     NETWORKS,
     OWN_DEFAULTS,
@@ -37,11 +38,27 @@ from kernelseed.reproduction import reproduce as run_plan
 TABLES = ("table.md", "table.tex")
 
 
+def _show_presets(asked: bool) -> None:
+    """The settings of every preset."""
+    if not asked:
+        return
+    groups = {images: [data for data in DATA if IMAGES[data] == images] for images in IMAGES.values()}
+    drawn = narrow_table(("preset", "for", *(", ".join(group) for group in groups.values())), ())
+    for preset in PRESETS.values():
+        words = [preset.words(group[0]) for group in groups.values()]
+        drawn.add_row(preset.name, preset.about, *words, end_section=True)
+    console.print(drawn)
+    raise typer.Exit
+
+
 def reproduce(
     data: Annotated[str, typer.Argument(help=", ".join(DATA))],
     preset: Annotated[
-        str, typer.Option(help=f"{' or '.join(PRESETS)}: full width and all epochs, or what two cores can do.")
+        str, typer.Option(help=f"The size of the networks and of the training: {', '.join(PRESETS)}.")
     ] = "paper",
+    presets: Annotated[
+        bool, typer.Option("--presets", is_eager=True, callback=_show_presets, help="Show the presets, and do no more.")
+    ] = False,
     rows: Annotated[
         str | None, typer.Option(help=f"Which networks, with commas; default: all. {', '.join(NETWORKS)}")
     ] = None,
@@ -83,7 +100,7 @@ def reproduce(
         found = run_plan(
             plan, out, results=results, data_dir=data_dir, progress=not (quiet or json),
             tell=(lambda line: None) if quiet else (lambda line: say(f"[bold]{literal(line)}[/]")),
-            keep=lambda found: _write(paper_table(data, found), out / plan.folder),
+            keep=lambda found: _write(paper_table(data, found, preset), out / plan.folder),
         )  # fmt: skip
     except KeyboardInterrupt:
         say("stopped; the same command goes on from here")
@@ -93,7 +110,7 @@ def reproduce(
     figures = _figure(plan, out, results)
     if json:
         return print_json(found)
-    _print(paper_table(data, found))
+    _print(paper_table(data, found, preset))
     for path in (*(out / plan.folder / name for name in TABLES), *figures):
         console.print(f"Wrote [bold]{literal(path)}[/]", soft_wrap=True)
 
@@ -109,8 +126,9 @@ def _write(shown: Table, folder: Path) -> None:
 
 def _print(shown: Table) -> None:
     for title, lines in ((shown.title, shown.lines), (OWN_DEFAULTS, shown.own_lines)):
-        console.print(_rich_table(title, lines))
-    for note in (*shown.remarks, "The paper's number is below ours. " + MARKS, *shown.notes):
+        if run := [line for line in lines if line.seeds]:
+            console.print(_rich_table(title, run))
+    for note in (shown.setting, *shown.remarks, "The paper's number is below ours. " + MARKS, *shown.notes):
         console.print(f"· {literal(note)}", highlight=False)
 
 
@@ -125,7 +143,7 @@ def _figure(plan: Plan, out: Path, results: Path | None) -> list[Path]:
     """All four data sets, as far as there are results."""
     found = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
     try:
-        return write_figure(draw_figure(found), out / plan.variant / "figure-3")
+        return write_figure(draw_figure(found, plan.preset), out / plan.variant / "figure-3")
     except MissingPackageError as error:
         say(f"no figure: {literal(error)}")
         return []

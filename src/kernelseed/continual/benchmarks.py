@@ -77,7 +77,7 @@ def _approaches(seeds: VCL, mean_field: VCL, strength: float) -> dict[str, Appro
     }
 
 
-_SEEDS: dict[str, Any] = {"weights": "kernel-seed", "rho_lr": 5e-4}
+_SEEDS: dict[str, Any] = {"weights": "kernel-seed", "delta": 0.5, "rho_lr": 1e-3}
 """Many numbers of a seed decide one rho, so it moves much faster than each of them."""
 
 BENCHMARKS = {
@@ -86,7 +86,7 @@ BENCHMARKS = {
         lambda found, seed: split_classes(found, 2),
         256,
         "each",
-        _approaches(VCL(epochs=5, delta=0.25, **_SEEDS), VCL(epochs=5), 1.0),
+        _approaches(VCL(epochs=8, draws=2, **_SEEDS), VCL(epochs=8, draws=2, rho_lr=1e-2), 1.0),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(40, "random", 50)),
         {"vcl": 0.970, "vcl-coreset": 0.984, "ewc": 0.631},
     ),
@@ -95,7 +95,7 @@ BENCHMARKS = {
         lambda found, seed: permute_pixels(found, 10, seed),
         100,
         "one",
-        _approaches(VCL(epochs=2, lr=2e-3, delta=0.5, **_SEEDS), VCL(epochs=2, lr=2e-3), 1.0),
+        _approaches(VCL(epochs=4, draws=4, lr=2e-3, **_SEEDS), VCL(epochs=4, draws=4, lr=2e-3, rho_lr=2e-2), 1.0),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(200, "random", 25)),
         {"vcl": 0.90, "vcl-coreset": 0.93, "ewc": 0.84},
     ),

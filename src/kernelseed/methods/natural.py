@@ -70,7 +70,6 @@ class NaturalGradient(Method):
 class Vadam(NaturalGradient):
     """Vadam, which the paper trained its VOGN rows with."""
 
-    lr: float = 1e-2
     title: ClassVar[str] = "Vadam"
     clips: ClassVar[bool] = False
 

@@ -7,7 +7,8 @@ reproduce(Plan("mnist", "small", networks=["baseline", "ksn-0.25"]), "runs/repro
 from kernelseed.reproduction.claims import claims_markdown
 from kernelseed.reproduction.panels import draw_figure, figure_points, write_figure
 from kernelseed.reproduction.paper import published
-from kernelseed.reproduction.plan import DATA, NETWORKS, OWN_ROWS, PRESETS, ROWS, Plan, Row, Run
+from kernelseed.reproduction.plan import DATA, NETWORKS, OWN_ROWS, ROWS, Plan, Row, Run
+from kernelseed.reproduction.presets import IMAGES, PRESETS, Preset
 from kernelseed.reproduction.remarks import MARKS, OWN_DEFAULTS
 from kernelseed.reproduction.result_files import read_log_probs
 from kernelseed.reproduction.running import collected, read_results, reproduce
@@ -17,6 +18,7 @@ from kernelseed.reproduction.writing import HEADING, RICH, lines_markdown, notes
 __all__ = [
     "DATA",
     "HEADING",
+    "IMAGES",
     "MARKS",
     "NETWORKS",
     "OWN_DEFAULTS",
@@ -27,6 +29,7 @@ __all__ = [
     "ROWS",
     "Line",
     "Plan",
+    "Preset",
     "Row",
     "Run",
     "Table",

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelseed.metrics import METRICS
-from kernelseed.reproduction.tables import Line, Table, better, more_accurate
+from kernelseed.reproduction.comparison import compare
+from kernelseed.reproduction.tables import Line, Table, better
 
 WORDS = {1: "yes", 0: "even", -1: "no"}
 
@@ -54,6 +55,8 @@ class Verdict:
     in_paper: str
     ours: tuple[float, float] | None
     here: str
+    seeds: int
+    """The number of our seeds that it stands on."""
 
 
 def verdicts(shown: Table) -> list[Verdict]:
@@ -70,14 +73,13 @@ def _judged(claim: Claim, shown: Table) -> Iterable[Verdict]:
         if not claim.own:
             paper, in_paper = (one.paper, other.paper), WORDS[better(key, one.paper, other.paper)]
         if one.ours is not None and other.ours is not None:
-            paired = key == "accuracy" and first.correct and second.correct
-            sign = more_accurate(first, second) if paired else better(key, one.ours, other.ours)
-            ours, here = (one.ours, other.ours), WORDS[sign]
-        yield Verdict(claim, key, paper, in_paper, ours, here)
+            paired = compare(key, first.evidence, second.evidence)
+            ours, here = (one.ours, other.ours), WORDS[better(key, one.ours, other.ours) if paired is None else paired]
+        yield Verdict(claim, key, paper, in_paper, ours, here, min(first.seeds, second.seeds))
 
 
 def claims_markdown(tables: Sequence[Table]) -> str:
-    """The verdicts on every table, side by side."""
+    """The verdicts on every table, side by side; claims whose rows were run nowhere are left out."""
     judged = [verdicts(shown) for shown in tables]
     heading = [
         "claim",
@@ -87,10 +89,13 @@ def claims_markdown(tables: Sequence[Table]) -> str:
     ]
     rows = [heading, ["---"] * len(heading)]
     for verdict, *others in zip(*judged, strict=True):
+        if not any(each.ours for each in (verdict, *others)):
+            continue
         claim = verdict.claim
         rows.append([claim.text, f"{claim.first} / {claim.second}", METRICS[verdict.key].heading])
         for each in (verdict, *others):
-            for pair, word in ((each.paper, each.in_paper), (each.ours, each.here and f"**{each.here}**")):
+            seeds = "1 seed" if each.seeds == 1 else f"{each.seeds} seeds"
+            for pair, word in ((each.paper, each.in_paper), (each.ours, f"**{each.here}** ({seeds})")):
                 rows[-1].append(_said(each.key, pair, word))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

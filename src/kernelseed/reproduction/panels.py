@@ -1,4 +1,4 @@
-"""Figure 3 of the paper: accuracy against the number of parameters, with a panel for each data set."""
+"""Figure 3 of the paper: accuracy against size, with a panel for each data set."""
 
 from __future__ import annotations
 
@@ -31,27 +31,29 @@ SERIES = {  # model: colour and marker
 STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "kernelseed"}
 
 
-def draw_figure(results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], data: Sequence[str] = DATA) -> Figure:
+def draw_figure(
+    results: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], presets: Mapping[str, str] | str = "paper"
+) -> Figure:
     """The figure from the results, by data set and network. Filled markers are ours, hollow ones the paper's.
 
-    Filled markers with a black rim are this library's own defaults.
+    Filled markers with a black rim are this library's own recipe. Bars are standard deviations over seeds. `presets`
+    says which preset the results of each data set are of.
     """
     mpl = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
-        across = min(2, len(data))
-        down = -(-len(data) // across)
-        figure = Figure(figsize=(4.6 * across, 3.2 * down + 0.5), layout="constrained")
+        figure = Figure(figsize=(9.2, 6.9), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(down, across, squeeze=False).flatten()
-        for axis, name in zip(axes, data, strict=False):
-            _panel(axis, paper_table(name, results.get(name, {})))
+        axes = figure.subplots(2, 2).flatten()
+        for axis, name in zip(axes, DATA, strict=True):
+            preset = presets if isinstance(presets, str) else presets[name]
+            _panel(axis, paper_table(name, results.get(name, {}), preset))
         for model, (colour, marker) in SERIES.items():
             axes[0].plot([], [], marker, color=colour, ls="none", label=model)
         figure.legend(loc="outside lower center", ncols=len(SERIES), frameon=False, fontsize=8, handletextpad=0.1,
-                      title="hollow: the paper; filled: ours; with a black rim: this library's own defaults",
+                      title="hollow: the paper; filled: ours; with a black rim: this library's own recipe; bars: seeds",
                       title_fontsize=8)  # fmt: skip
         return figure
 
@@ -67,28 +69,35 @@ def _matplotlib() -> ModuleType:
 
 
 def _panel(axis: Axes, shown: Table) -> None:
-    axis.set_title(shown.title, loc="left")
-    axis.set_xlabel("parameters, millions")
+    axis.set_title(f"{shown.title}, preset {shown.preset}", loc="left")
+    axis.set_xlabel("parameters, relative to the plain network")
     axis.set_ylabel(METRICS["accuracy"].words)
     for model in SERIES:
         lines = [line for line in shown.lines if line.row.model == model and line.row.name != "Baseline DR"]
-        _series(axis, model, [(line.parameters[1], line.cells["accuracy"].paper) for line in lines], ours=False)
+        _series(axis, model, [(line.relative[1], line.cells["accuracy"].paper, 0.0) for line in lines], ours=False)
         _series(axis, model, [point for line in lines if (point := _our_point(line))], ours=True)
         own = [point for line in shown.own_lines if line.row.model == model and (point := _our_point(line))]
         _series(axis, model, own, ours=True, ring=True)
 
 
-def _our_point(line: Line) -> tuple[float, float] | None:
-    parameters, accuracy = line.parameters[0], line.cells["accuracy"].ours
-    return None if parameters is None or accuracy is None else (parameters, accuracy)
+Point = tuple[float, float, float]
+"""Relative size, accuracy, and its standard deviation over seeds."""
 
 
-def _series(axis: Axes, model: str, points: list[tuple[float, float]], ours: bool, ring: bool = False) -> None:
+def _our_point(line: Line) -> Point | None:
+    size, accuracy = line.relative[0], line.cells["accuracy"]
+    return None if size is None or accuracy.ours is None else (size, accuracy.ours, accuracy.spread or 0.0)
+
+
+def _series(axis: Axes, model: str, points: list[Point], ours: bool, ring: bool = False) -> None:
     colour, marker = SERIES[model]
     points = sorted(points)
+    sizes, accuracies = [size for size, *_ in points], [accuracy for _, accuracy, _ in points]
+    if any(spread for *_, spread in points):
+        axis.vlines(sizes, *zip(*((a - s, a + s) for _, a, s in points), strict=True), color=colour, lw=1.2)
     axis.plot(
-        [parameters / 1e6 for parameters, _ in points],
-        [accuracy for _, accuracy in points],
+        sizes,
+        accuracies,
         marker=marker,
         color=colour,
         markerfacecolor=colour if ours else "none",
@@ -106,7 +115,7 @@ def figure_points(figure: Figure) -> str:
 
     return "\n".join(
         f"{axis.get_title(loc='left')}: "
-        + " ".join(f"({x:.2f}M, {y:.4f})" for line in axis.lines for x, y in numpy.asarray(line.get_xydata()))
+        + " ".join(f"({x:.3f}, {y:.4f})" for line in axis.lines for x, y in numpy.asarray(line.get_xydata()))
         for axis in figure.axes
     )
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from kernelseed.errors import ConfigError
 from kernelseed.methods import METHODS
+from kernelseed.reproduction.presets import IMAGES, PRESETS
 from kernelseed.training import Config
 
-DATA = ("mnist", "fashion-mnist", "cifar10", "cifar100")
+DATA = tuple(IMAGES)
 DELTAS = (1.0, 0.75, 0.5, 0.25)
-PRESETS = ("paper", "small")
 MOST_SEEDS = 1000
 BATCH_SIZE = 128
 """The total over all processes."""
@@ -137,8 +137,7 @@ class Run:
 class Plan:
     """A table, and the part of it to run.
 
-    preset        "paper": ResNet-18 at full width, 5 epochs on the 28 x 28 sets and 100 on CIFAR; "small": width 16,
-                  2 and 5 epochs, for two cores
+    preset        the size of the networks and the course of their training, a name of `PRESETS`
     networks      names from `NETWORKS`; None: all that the settings below change
     seeds         the number of seeds, from 0
     kl            the KL weight of KSN and BNN in the paper's rows, as the methods take it; results with another weight
@@ -165,7 +164,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         _require("data", self.data, DATA)
-        _require("preset", self.preset, PRESETS)
+        _require("preset", self.preset, tuple(PRESETS))
         for name in self.networks or ():
             _require("rows", name, tuple(NETWORKS))
         if self.networks is not None and not self.networks:
@@ -226,17 +225,13 @@ class Plan:
             options["kl"] = self.kl
         if network.method == "vadam":
             options["train_samples"] = self.vogn_samples
+        settings: dict[str, Any] = {**PRESETS[self.preset].for_data(self.data), **self.machine}
+        if self.augment:
+            settings["augment"] = True
         return Config(
-            data=self.data, method=network.method, options=options, width=64 if self.preset == "paper" else 16,
-            epochs=self.epochs, batch_size=BATCH_SIZE // self.processes, seed=seed,
-            update_bn=network.update_bn or self.update_bn, augment=self.augment, **self.machine,
+            data=self.data, method=network.method, options=options, batch_size=BATCH_SIZE // self.processes, seed=seed,
+            update_bn=network.update_bn or self.update_bn, **settings,
         )  # fmt: skip
-
-    @property
-    def epochs(self) -> int:
-        """The number of epochs for this data set and preset."""
-        cifar = self.data.startswith("cifar")
-        return {("paper", False): 5, ("paper", True): 100, ("small", False): 2, ("small", True): 5}[self.preset, cifar]
 
 
 def _require(argument: str, value: str, allowed: tuple[str, ...]) -> None:

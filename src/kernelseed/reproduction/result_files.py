@@ -18,6 +18,7 @@ from kernelseed import training
 from kernelseed.core.files import whole_or_nothing, write_json
 from kernelseed.core.predictive import Classification
 from kernelseed.errors import StorageError
+from kernelseed.reproduction.comparison import TEST_IMAGES, Evidence
 
 Result = dict[str, Any]
 Predictions = Mapping[str, tuple[Classification, Tensor]]
@@ -36,13 +37,21 @@ def write_result(path: Path, result: Result, predictions: Predictions) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """A result with "correct", the `correct_bits` of its test images, if the files have them."""
+    """A result; "log_probs" names the file of its log-probabilities, if it is there."""
     result = training.read_result(path)
     beside = path.with_suffix(".npz")
-    if "correct" in result or not beside.exists():  # written before log-probabilities were kept
-        return result
-    log_probs, labels = read_log_probs(beside)
-    return {**result, "correct": {way: correct_bits(values.argmax(1) == labels) for way, values in log_probs.items()}}
+    return {**result, "log_probs": str(beside)} if beside.exists() else result
+
+
+def evidence(result: Result, way: str) -> Evidence | None:
+    """What a result keeps of each test image; older ones keep only which they classified correctly, or nothing."""
+    if "log_probs" in result:
+        log_probs, labels = read_log_probs(Path(result["log_probs"]))
+        return Evidence.from_log_probs(log_probs[way], labels)
+    if way not in result.get("correct", {}):
+        return None
+    bits = int(result["correct"][way], 16)
+    return Evidence(np.array([digit == "1" for digit in f"{bits:0{TEST_IMAGES}b}"]))
 
 
 def read_log_probs(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:

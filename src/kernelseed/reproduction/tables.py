@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelseed.metrics import METRICS
+from kernelseed.reproduction.comparison import TEST_IMAGES, Evidence, sign
 from kernelseed.reproduction.paper import published
 from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, SIGMA_AND_KL, Row
+from kernelseed.reproduction.presets import PRESETS
 from kernelseed.reproduction.remarks import notes
+from kernelseed.reproduction.result_files import evidence
 
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 PRINTED = {key: METRICS[key] for key in ("accuracy", "nll", "ece", "ace", "mce")}
 """The metrics of the paper's tables."""
-TEST_IMAGES = 10_000
-"""The size of the test set, the same in all four data sets."""
 BETTER, WORSE, INCOMPARABLE = "▲", "▼", "†"
 
 
@@ -44,8 +45,10 @@ class Line:
     parameters: tuple[float | None, float]
     relative: tuple[float | None, float]
     cells: dict[str, Cell]
-    correct: list[int]
-    """For each seed, one bit per test image, 1 if it was classified correctly; empty if the results have none."""
+    evidence: list[Evidence]
+    """What the results keep of each test image, for each seed; empty if they keep nothing."""
+    seeds: int
+    """The number of our runs; 0 if the row has not been run."""
 
     @property
     def block(self) -> float | str:
@@ -58,7 +61,9 @@ class Table:
     """The paper's rows, the block with this library's defaults, and remarks on this table."""
 
     data: str
+    preset: str
     lines: list[Line]
+    """Every row of the paper, whether it was run here or not."""
     own_lines: list[Line]
     remarks: list[str]
     notes: list[str]
@@ -69,14 +74,21 @@ class Table:
         """The data set's name."""
         return TITLES[self.data]
 
+    @property
+    def setting(self) -> str:
+        """What the preset is, and what the paper's was where it is another."""
+        here, paper = (PRESETS[name].words(self.data) for name in (self.preset, "paper"))
+        return f"Preset {self.preset}: {here}." + (f" The paper: {paper}." if here != paper else "")
 
-def paper_table(data: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+
+def paper_table(data: str, results: Mapping[str, Sequence[dict[str, Any]]], preset: str = "paper") -> Table:
     """The table of a data set, from the results of each network (a list with one result per seed)."""
     papers = [row.network for row in ROWS]
     configs = [result["config"] for network in papers for result in results.get(network, ())]
     kls = {config["options"]["kl"] for config in configs if "kl" in config["options"]} or {SIGMA_AND_KL["kl"]}
     return Table(
         data,
+        preset,
         _lines(data, ROWS, results),
         _lines(data, OWN_ROWS, results),
         _remarks(results),
@@ -116,9 +128,9 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
     def size(row: Row, key: str, printed_key: str) -> tuple[float | None, float]:
         return _mean([r["parameters"][key] for r in results.get(row.network, ())]), printed[row.name][printed_key]
 
-    def correct(row: Row) -> list[int]:
-        found = [result.get("correct", {}).get(row.way) for result in results.get(row.network, ())]
-        return [] if None in found else [int(bits, 16) for bits in found]
+    def evidence_of(row: Row) -> list[Evidence]:
+        found = [evidence(result, row.way) for result in results.get(row.network, ())]
+        return [each for each in found if each is not None] if None not in found else []
 
     return [
         Line(
@@ -127,7 +139,8 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
             size(row, "trained", "parameters"),
             size(row, "relative", "relative"),
             {key: cell(row, key) for key in PRINTED},
-            correct(row),
+            evidence_of(row),
+            len(results.get(row.network, ())),
         )
         for row in rows
     ]
@@ -148,25 +161,8 @@ def better(key: str, first: float, second: float) -> int:
     """
     gain = METRICS[key].gain(first, second)
     if key == "accuracy":
-        return _sign(gain, 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES))
-    return _sign(gain, 0.2 * max(first, second))
-
-
-def more_accurate(first: Line, second: Line) -> int:
-    """1 if the first of two rows is more accurate, -1 if the second is, 0 if the test images can't tell them apart.
-
-    Both were tested on the same images, so the difference is paired: only images count that one row had right and the
-    other wrong. It must exceed two standard errors, averaged over seeds. Both rows need `correct`.
-    """
-    pairs = list(zip(first.correct, second.correct, strict=False))
-    only_first = statistics.fmean((one & ~other).bit_count() for one, other in pairs)
-    only_second = statistics.fmean((other & ~one).bit_count() for one, other in pairs)
-    difference = only_first - only_second
-    return _sign(difference, 2 * math.sqrt(only_first + only_second - difference**2 / TEST_IMAGES))
-
-
-def _sign(difference: float, within: float) -> int:
-    return 0 if abs(difference) <= within else 1 if difference > 0 else -1
+        return sign(gain, 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES))
+    return sign(gain, 0.2 * max(first, second))
 
 
 def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
@@ -194,8 +190,8 @@ def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
         remarks.append("±: the standard deviation over seeds.")
         fewer = [f"{network} ({count})" for network, count in seeds.items() if count < max(seeds.values())]
         remarks += [f"With fewer seeds: {_listed(fewer)}."] * bool(fewer)
-    if any(network not in results for network in NETWORKS):
-        remarks.append("A row without numbers of ours has not been run.")
+    missing = [network for network in NETWORKS if network not in results]
+    remarks += [f"Not run: {_listed(missing)}."] * bool(missing)
     return remarks
 
 

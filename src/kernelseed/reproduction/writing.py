@@ -67,14 +67,16 @@ LATEX = Writing(
 
 
 def table_markdown(table: Table) -> str:
-    """Both tables and the remarks."""
-    parts = [lines_markdown(table.lines), OWN_DEFAULTS, lines_markdown(table.own_lines), " ".join(table.remarks)]
-    return "\n\n".join(part for part in parts if part)
+    """The setting, both tables as far as they were run, and the remarks."""
+    parts = [table.setting, lines_markdown(table.lines)]
+    parts += [OWN_DEFAULTS, lines_markdown(table.own_lines)] if any(line.seeds for line in table.own_lines) else []
+    return "\n\n".join((*parts, " ".join(table.remarks)))
 
 
 def lines_markdown(lines: list[Line]) -> str:
-    """A table of the given lines."""
-    rows = [[*HEADING], ["---", *["---:"] * (len(HEADING) - 1)], *(MARKDOWN.cells(line) for line in lines)]
+    """A table of those of the lines that were run."""
+    run = [MARKDOWN.cells(line) for line in lines if line.seeds]
+    rows = [[*HEADING], ["---", *["---:"] * (len(HEADING) - 1)], *run]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -87,7 +89,7 @@ def table_latex(table: Table) -> str:
     """A table that needs no package, and a list of notes. The paper's numbers are below ours, to fit the page."""
 
     def lines(shown: list[Line]) -> Iterator[str]:
-        for _, block in groupby(shown, key=lambda line: line.block):
+        for _, block in groupby((line for line in shown if line.seeds), key=lambda line: line.block):
             for line in block:
                 pairs = [cell.partition("\n") for cell in LATEX.cells(line)]
                 yield f"{' & '.join(ours for ours, _, _ in pairs)} \\\\"
@@ -95,7 +97,7 @@ def table_latex(table: Table) -> str:
             yield r"\hline"
 
     columns = len(HEADING)
-    said = " ".join((*table.remarks, MARKS))
+    said = " ".join((table.setting, *table.remarks, MARKS))
     parts = [
         r"\begin{table}",
         r"\scriptsize\setlength{\tabcolsep}{4pt}",
