@@ -334,6 +334,10 @@ BAD = {
     ),
     "epochs": (lambda: continual.VCL(epochs=0), "epochs is 0; allowed: 1 <= epochs"),
     "weights": (lambda: continual.VCL(weights="full"), "weights is 'full'; allowed: mean-field, kernel-seed"),
+    "approach": (
+        lambda: continual.learn([task_of()], trunk_of(), "vcl"),
+        r"approach is 'vcl'; give a value of an approach, such as ks.continual.VCL\(\)",
+    ),
     "strength": (lambda: continual.EWC(strength=-1.0), "strength is -1.0; allowed: 0 <= strength"),
     "infinite": (
         lambda: learn_bad([replace(task_of(), x=torch.full((20, 4), torch.inf))]),

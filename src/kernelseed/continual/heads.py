@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelseed.continual.tasks import Task
+from kernelseed.core.prediction import evaluating
 from kernelseed.errors import ArgumentError, DataError
 
 HEADS = ("each", "one")
@@ -74,13 +75,8 @@ def _check_labels(tasks: Sequence[Task]) -> None:
 
 @torch.no_grad()
 def _features(trunk: nn.Module, task: Task) -> int:
-    modes = {module: module.training for module in trunk.modules()}
-    trunk.eval()  # one row has no statistics
-    try:
+    with evaluating([trunk]):  # one row has no statistics
         features = trunk(task.x[:1])
-    finally:
-        for module, training in modes.items():
-            module.training = training
     if not isinstance(features, Tensor) or features.dim() != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ArgumentError(

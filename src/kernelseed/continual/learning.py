@@ -21,7 +21,7 @@ from kernelseed.continual.outcome import Outcome
 from kernelseed.continual.tasks import Task, check_tasks
 from kernelseed.core import derive_seed, generator_for, likelihoods, predict
 from kernelseed.core.arguments import check_count
-from kernelseed.errors import NonFiniteError
+from kernelseed.errors import ArgumentTypeError, NonFiniteError
 
 
 def learn(
@@ -53,6 +53,8 @@ def learn(
     """
     tasks = list(tasks)
     check_tasks(tasks)
+    if not isinstance(approach, Approach):
+        raise ArgumentTypeError(f"approach is {approach!r}; give a value of an approach, such as ks.continual.VCL().")
     check_count("seed", seed, 0, "any such number does")
     check_count("samples", samples, 0, "take 0 for the posterior mean, or the number of draws to average")
     nothing = torch.empty(0, dtype=torch.int64)
