@@ -112,7 +112,7 @@ def test_a_tiny_standard_deviation_keeps_its_kl_and_its_slope():
 
 
 def test_the_prior_of_seeds_is_as_small_as_the_seeds():
-    model = ks.models.mlp(10, 1, (28, 28), widths=(256, 256))
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.Conv2d(64, 128, 3))
     net = ks.germinate(model, delta=0.25, min_rank=1)
     prior = net.as_prior()
     stored = sum(parameter.numel() for parameter in net.weights.parameters())

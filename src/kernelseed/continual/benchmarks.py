@@ -95,7 +95,11 @@ BENCHMARKS = {
         lambda found, seed: permute_pixels(found, 10, seed),
         100,
         "one",
-        _approaches(VCL(epochs=4, draws=4, lr=2e-3, **_SEEDS), VCL(epochs=4, draws=4, lr=2e-3, rho_lr=2e-2), 1.0),
+        _approaches(
+            VCL(epochs=4, start_epochs=3, draws=2, lr=2e-3, **_SEEDS),
+            VCL(epochs=4, start_epochs=3, draws=2, lr=2e-3, rho_lr=2e-2),
+            1.0,
+        ),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(200, "random", 25)),
         {"vcl": 0.90, "vcl-coreset": 0.93, "ewc": 0.84},
     ),
