@@ -134,7 +134,7 @@ class Course:
             loss.backward()
             optimizer.step()
             schedule.step()
-            if step % 50 == 0:
+            if step % 50 == 0 or step == steps - 1:
                 self.bar.update(shown, completed=step, loss=f"loss {_finite(loss, title):.3f}")
         self.bar.remove_task(shown)
         net.eval()

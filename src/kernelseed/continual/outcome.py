@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The trained network, and how well it knew each task at each time.
+    """The network after the last task, before it has learned coresets again, and how well each task was known when.
 
     accuracy    accuracy[i, j] is that of task j after task i; NaN where j has not been learned yet
 
