@@ -16,6 +16,7 @@ from kernelseed.continual.benchmarks import BENCHMARKS, read_results_of, run_ben
 from kernelseed.continual.curves import Line, draw_curves
 from kernelseed.continual.examples import Rows, one_epoch
 from kernelseed.continual.vcl import narrow
+from kernelseed.core import write_json
 
 
 def task_of(n=20, shape=(4,), classes=3, **given):
@@ -383,6 +384,12 @@ def test_a_benchmark_runs_what_is_missing_and_says_where_its_numbers_come_from(d
     drawn = draw_curves(tmp_path).axes[0].lines[0].get_ydata()
     assert list(drawn) == pytest.approx([100 * value for value in first[0]["averages"]])
     assert "</svg>" in (tmp_path / "curves.svg").read_text()
+    changed = {**first[0], "config": {**first[0]["config"], "epochs": 77}}
+    write_json(tmp_path / "split-mnist.fine-tune.0.json", changed)
+    with pytest.raises(
+        ks.KernelseedError, match=r"0.json was made with epochs 77, and now it is 5: move the file away"
+    ):
+        run_benchmark("split-mnist", tmp_path, **given)
     with pytest.raises(ks.KernelseedError, match="has no results of a benchmark; run one first"):
         draw_curves(tmp_path / "elsewhere")
     with pytest.raises(ks.KernelseedError, match="the approach is 'best'; allowed are fine-tune, ewc"):

@@ -18,7 +18,7 @@ from kernelseed.continual.learning import learn
 from kernelseed.continual.tasks import Task, permute_pixels, split_classes
 from kernelseed.continual.vcl import VCL
 from kernelseed.core import make_folder, read_json, write_json
-from kernelseed.errors import ArgumentError
+from kernelseed.errors import ArgumentError, DataError
 
 Result = dict[str, Any]
 
@@ -29,12 +29,26 @@ class Benchmark:
 
     title: str
     make_tasks: Callable[[data.Dataset, int], list[Task]]
+    tasks: int
     width: int
     heads: str
     approaches: Mapping[str, Approach[Any]]
     coresets: Mapping[str, Coreset]
     published: Mapping[str, float] = field(default_factory=dict)
     """The average accuracies after the last task that Nguyen et al. (2018) print, by approach."""
+
+    def config(self, name: str) -> dict[str, Any]:
+        """The settings of an approach, as JSON."""
+        approach, coreset = self.approaches[name], self.coresets.get(name)
+        return {
+            "data": "mnist",
+            "tasks": self.tasks,
+            "width": self.width,
+            "heads": self.heads,
+            "approach": type(approach).__name__,
+            **asdict(approach),
+            "coreset": asdict(coreset) if coreset else None,
+        }
 
     def run(self, name: str, data_set: data.Dataset, seed: int, progress: bool) -> Result:
         """Learn all tasks by one approach; the result as JSON."""
@@ -44,19 +58,9 @@ class Benchmark:
         found = learn(
             tasks, self.trunk(tasks[0]), approach, heads=self.heads, coreset=coreset, seed=seed, progress=progress
         )
-        config = {
-            "data": data_set.name,
-            "tasks": len(tasks),
-            "width": self.width,
-            "heads": self.heads,
-            "approach": type(approach).__name__,
-            **asdict(approach),
-            "coreset": asdict(coreset) if coreset else None,
-        }
         seconds = round(time.perf_counter() - begun, 1)
-        return {
-            "name": name, "seed": seed, **found.as_json(), "config": config, "seconds": seconds, **training.provenance()
-        }  # fmt: skip
+        made = {"config": self.config(name), "seconds": seconds, **training.provenance()}
+        return {"name": name, "seed": seed, **found.as_json(), **made}
 
     def trunk(self, task: Task) -> nn.Module:
         """Two hidden layers."""
@@ -64,11 +68,10 @@ class Benchmark:
         return nn.Sequential(nn.Linear(inputs, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU())
 
 
-def _approaches(seeds: VCL, mean_field: VCL, strength: float) -> dict[str, Approach[Any]]:
-    epochs = mean_field.epochs
+def _approaches(mean_field: VCL, seeds: VCL, epochs: int) -> dict[str, Approach[Any]]:
     return {
         "fine-tune": FineTune(epochs=epochs),
-        "ewc": EWC(epochs=epochs, strength=strength),
+        "ewc": EWC(epochs=epochs),
         "vcl": mean_field,
         "vcl-coreset": mean_field,
         "vcl-ksn": seeds,
@@ -84,21 +87,23 @@ BENCHMARKS = {
     "split-mnist": Benchmark(
         "Split-MNIST: 5 tasks, a head for each",
         lambda found, seed: split_classes(found, 2),
+        5,
         256,
         "each",
-        _approaches(VCL(epochs=8, draws=2, **_SEEDS), VCL(epochs=8, draws=2, rho_lr=1e-2), 1.0),
+        _approaches(VCL(epochs=8, draws=2, rho_lr=1e-2), VCL(epochs=8, draws=2, **_SEEDS), 5),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(40, "random", 50)),
         {"vcl": 0.970, "vcl-coreset": 0.984, "ewc": 0.631},
     ),
     "permuted-mnist": Benchmark(
         "Permuted MNIST: 10 tasks, one head",
         lambda found, seed: permute_pixels(found, 10, seed),
+        10,
         100,
         "one",
         _approaches(
-            VCL(epochs=4, start_epochs=3, draws=2, lr=2e-3, **_SEEDS),
             VCL(epochs=4, start_epochs=3, draws=2, lr=2e-3, rho_lr=2e-2),
-            1.0,
+            VCL(epochs=4, start_epochs=3, draws=2, lr=2e-3, **_SEEDS),
+            4,
         ),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(200, "random", 25)),
         {"vcl": 0.90, "vcl-coreset": 0.93, "ewc": 0.84},
@@ -137,11 +142,24 @@ def run_benchmark(
         for each in wanted:
             path = results / f"{name}.{each}.{seed}.json"
             if path.exists():
+                _require_same(path, chosen.config(each))
                 continue
             data_set = data_set or data.load("mnist", data_dir)
             tell(f"{name}: {each}, seed {seed}")
             write_json(path, chosen.run(each, data_set, seed, progress))
     return read_results_of(name, results)
+
+
+def _require_same(path: Path, config: dict[str, Any]) -> None:
+    """An error if a result was made with other settings than those of now."""
+    stored = read_json(path).get("config", {})
+    other = [key for key in config if stored.get(key) != config[key]]
+    if other:
+        key = other[0]
+        raise DataError(
+            f"{path} was made with {key} {stored.get(key)}, and now it is {config[key]}: move the file away, or give "
+            "another folder."
+        )
 
 
 def read_results_of(name: str, results: Path) -> list[Result]:
