@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/continual.md",
+    "docs/decisions.md",
     "docs/performance.md",
     "docs/reliability.md",
     "docs/reproduction.md",
@@ -250,6 +251,39 @@ def tasks_in_turn(name: str) -> Callable[[], str]:
     return build
 
 
+def decisions() -> str:
+    """How often the promises were kept over the splits."""
+    result = read("results/decisions.json")
+    settings, splits, config = result["settings"], result["splits"], result["config"]
+
+    def mean(kind: str, key: str) -> float:
+        return sum(split[kind][key] for split in splits) / len(splits)
+
+    rows = [
+        [name, *(f"{mean(kind, key):.2%}" for key in ("error", "answered")), f"{broken} of {len(splits)}"]
+        for name, kind in ((f"{settings['risk']:.0%} in validation", "plug_in"), ("with a bound", "bound"))
+        for broken in [sum(split[kind]["error"] > settings["risk"] for split in splits)]
+    ]
+    sets = []
+    for name, kind in (("for all together", "sets"), ("`by_class=True`", "sets_by_class")):
+        each = zip(*(split[kind]["by_class"] for split in splits), strict=True)
+        of_class = [sum(held) / len(splits) for held in each]
+        sets.append([name, f"{mean(kind, 'coverage'):.2%}", f"{min(of_class):.2%}", f"{mean(kind, 'size'):.2f}"])
+    about = (
+        f"{config['data']}, {config['method']} on a ResNet-18 of width {config['width']}, {config['epochs']} epochs, "
+        f"seed {config['seed']}: {settings['examples']:,} predictions for images that it was not trained on, split "
+        f"{len(splits)} times into {settings['choose']:,} to choose by and the rest to test on. From "
+        f"[`results/decisions.json`](../results/decisions.json), made by the two lines at the top of "
+        f"[`benchmarks/decisions.py`](../benchmarks/decisions.py) at commit {short_commit(result['commit'])} with "
+        f"torch {result['versions']['torch']}."
+    )
+    risk, coverage = (f"{settings[key]:.0%}" for key in ("risk", "coverage"))
+    first = table([f"threshold for a risk of {risk}", "wrong answers, mean", "answered", "risk broken"], rows)
+    heading = [f"sets for a coverage of {coverage}", "hold the class, mean", "worst class", "classes in a set"]
+    second = table(heading, sets)
+    return f"{first}\n\n{second}\n\n{about}"
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
     "in_short": in_short,
@@ -264,6 +298,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     ),
     "continual_split": tasks_in_turn("split-mnist"),
     "continual_permuted": tasks_in_turn("permuted-mnist"),
+    "decisions": decisions,
     "faults": faults,
     "machine": machine,
     "steps": bench("steps", "ms", "training step, float32", "of plain"),

@@ -17,6 +17,7 @@ import torch
 
 import kernelseed as ks
 from kernelseed.reproduction import draw_figure, read_results, write_figure
+from kernelseed.training.learning_rate import lr_factor
 
 ROOT = Path(__file__).resolve().parent.parent
 INK, SOFT, SEED, WARM = "#1f2933", "#9aa5b1", "#2a7f62", "#d97706"
@@ -41,8 +42,49 @@ def write_all(root: Path) -> None:
     hero(folder / "hero.png")
     measured = json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]
     scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
+    schedules(folder / "schedules.svg")
+    decisions(json.loads((root / "results/decisions.json").read_text(encoding="utf-8")), folder / "decisions.svg")
     reproduction(root)
     ks.continual.write_curves(root / "results" / "continual", folder / "continual.svg")
+
+
+def decisions(found: dict[str, Any], path: Path) -> None:
+    """Error rates of answers over many splits, and how often sets hold the label of each class."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), width_ratios=(1, 1.25), layout="constrained")
+    settings, splits = found["settings"], found["splits"]
+    errors = {name: [100 * split[name]["error"] for split in splits] for name in ("plug_in", "bound")}
+    low, high = min(map(min, errors.values())), max(map(max, errors.values()))
+    edges = [low + i * (high - low) / 30 for i in range(31)]
+    for name, label, colour in (("plug_in", "5 % in validation", WARM), ("bound", "with a bound", SEED)):
+        left.hist(errors[name], edges, color=colour, alpha=0.8, label=label)
+    left.axvline(100 * settings["risk"], color=INK, lw=1, ls="--")
+    left.set(xlabel="wrong answers to new images, %", ylabel=f"of {len(splits)} splits", yticks=[0, 10, 20, 30])
+    left.legend(frameon=False, fontsize=9)
+    left.set_title("Risk 5 %: how often it is kept", loc="left", fontsize=11)
+    kinds = (("sets", "for all together", SOFT, -0.2), ("sets_by_class", "by_class=True", SEED, 0.2))
+    for name, label, colour, offset in kinds:
+        rows = [split[name]["by_class"] for split in splits]
+        means = [100 * sum(row[k] for row in rows) / len(rows) for k in range(len(found["classes"]))]
+        right.bar([k + offset for k in range(len(means))], means, 0.38, color=colour, label=label)
+    right.axhline(100 * settings["coverage"], color=INK, lw=1, ls="--")
+    right.set(ylim=(60, 104), ylabel="sets that hold the class, %")
+    right.set_xticks(range(len(found["classes"])), found["classes"], rotation=40, ha="right", fontsize=8)
+    right.legend(frameon=False, fontsize=9, ncols=2, loc="upper left")
+    right.set_title("Coverage 90 %: class by class", loc="left", fontsize=11)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def schedules(path: Path) -> None:
+    """The learning rate's factor over a run."""
+    figure, axis = plt.subplots(figsize=(6, 2.2), layout="constrained")
+    for name, warmup, colour in (("constant", 100, SOFT), ("cosine", 100, SEED), ("onecycle", 0, WARM)):
+        factors = [lr_factor(name, step, 1000, warmup) for step in range(1000)]
+        axis.plot(factors, color=colour, label=f"{name}, warmup {warmup}" if warmup else name, lw=1.8)
+    axis.set(xlabel="step", ylabel="factor of lr", ylim=(0, 1.05), xlim=(0, 1000))
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
 
 
 def reproduction(root: Path) -> None:

@@ -55,7 +55,7 @@ VALUES = {
     "delta zero": (lambda: ks.germinate(model(), 0.0), ["delta is 0.0", "0 < delta <= 1"]),
     "delta a percentage": (lambda: ks.germinate(model(), 25), ["delta is 25", "0 < delta <= 1"]),
     "delta nan": (lambda: ks.germinate(model(), NAN), ["delta is nan", "0 < delta <= 1"]),
-    "min_rank zero": (lambda: ks.germinate(model(), min_rank=0), ["min_rank is 0", "min_rank >= 1"]),
+    "min_rank zero": (lambda: ks.germinate(model(), min_rank=0), ["min_rank is 0", "must be at least 1"]),
     "init unknown": (lambda: ks.germinate(model(), init="zeros"), ["init is 'zeros'", "'model'", "'glorot'"]),
     "rho_offset infinite": (lambda: ks.bayesianize(model(), rho_offset=math.inf), ["rho_offset is inf", "finite"]),
     "where matches nothing": (

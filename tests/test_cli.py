@@ -21,7 +21,6 @@ import kernelseed as ks
 from kernelseed import cli
 from kernelseed.cli import run_commands, train_commands
 from kernelseed.errors import StorageError
-from kernelseed.metrics import threshold_at_risk
 from kernelseed.training import Config, RunFolder, predict_split, summarise, trainer
 
 COMMANDS = {
@@ -313,11 +312,11 @@ def test_a_model_that_can_not_be_is_one_line_and_leaves_no_folder(arguments, mes
     assert not list(Path("runs").iterdir())
 
 
-def test_model_arguments_are_a_json_object(command):
-    for text in ("{widths: 3}", "[200]"):
-        result = command("train", "--model", "mlp", "--model-args", text, "--print-config")
-        assert result.code == 2
-        assert "--model-args" in result.err
+def test_model_arguments_are_a_json_object(refused):
+    for text, words in (("{widths: 3}", "which is no JSON"), ("[200]", "a list")):
+        said = refused("train", "--model", "mlp", "--model-args", text, "--print-config")
+        assert f"model_args is '{text}', {words}" in said
+        assert """write it as '{"widths": [200, 200]}'""" in said
 
 
 def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path):
@@ -370,7 +369,7 @@ def test_a_run_is_resumed_with_its_own_settings_or_not_at_all(command, refused, 
         (["--method", "kns"], "Did you mean 'ksn'?"),
         (["--delta", "2"], "delta is 2.0; allowed: 0 < delta <= 1"),
         (["--method", "bnn", "--delta", "0.5"], "delta is no option of method 'bnn'"),
-        (["--strategy", "fast"], "strategy 'fast'"),
+        (["--strategy", "fsdp"], "strategy is 'fsdp'; allowed: auto, ddp, ddp_find_unused_parameters_true"),
         (["--resume"], "is not there; give the folder of a run, or start one without --resume"),
         (["--data", "mnist", "--data-dir", "data"], "train-images"),
     ],
@@ -515,24 +514,42 @@ def test_images_are_classified_as_the_run_would(command, runs, digit_files, tmp_
         assert [float(row[key]) for row in rows] == pytest.approx(getattr(test, key)[:10].tolist(), abs=1e-5)
 
 
-def test_the_threshold_for_a_risk_comes_from_the_validation_split(command, refused, runs, digit_files):
+def test_the_threshold_for_a_risk_comes_from_the_validation_split(command, refused, runs, digit_files, tmp_path):
     run = RunFolder(runs / "ksn")
-    for way, samples, risk in (("mean", 0, 0.1), ("ensemble", 3, 0.3)):
-        held_out, labels = run.prediction("validation", way)
-        threshold = threshold_at_risk(held_out.confidence, held_out.label == labels, risk)
+    for way, samples, risk in (("mean", 0, 0.3), ("ensemble", 3, 0.4)):
+        rule = ks.abstention(*run.prediction("validation", way), risk, 0.9)
         test, labels = run.prediction("test", way)
-        assert threshold != threshold_at_risk(test.confidence, test.label == labels, risk)
-        found = command("predict", run.path, *digit_files, "--json", "--samples", samples, "--risk", risk).json
-        assert (found["risk"], found["threshold"]) == (risk, threshold)
-        for row, confidence in zip(found["predictions"], test.confidence[:10].tolist(), strict=True):
-            assert row["abstain"] == (confidence < threshold)
-    nothing = command("predict", run.path, *digit_files, "--json", "--risk", 0).json
-    assert nothing["threshold"] is None or nothing["threshold"] > 0
+        assert rule.threshold != ks.abstention(test, labels, risk, 0.9).threshold
+        options = ("--samples", samples, "--risk", risk, "--confidence", 0.9)
+        found = command("predict", run.path, *digit_files, "--json", *options).json
+        assert (found["risk"], found["confidence"]) == (risk, 0.9)
+        assert found["threshold"] == (rule.threshold if rule.answered else None)
+        assert [row["abstain"] for row in found["predictions"]] == rule.abstains(test)[:10].tolist()
+    said = command("predict", run.path, *digit_files, "--risk", 0.4, "-o", tmp_path / "out.csv").err
+    rule = ks.abstention(*run.prediction("validation", "ensemble"), 0.4)
+    assert f"{rule.errors} of {rule.answered} answers wrong in validation, at most {rule.bound:.2%} of new" in said
     plain = command("predict", run.path, *digit_files, "--json").json
     assert list(plain) == ["predictions"]
     assert "abstain" not in plain["predictions"][0]
     message = refused("predict", runs / "plain", *digit_files, "--risk", 0.1)
     assert "so there is nothing to take a threshold from; train a run with --validation 0.1" in message
+    assert "risk is 2.0; allowed: 0 < risk < 1" in refused("predict", run.path, *digit_files, "--risk", 2)
+    assert "even without an error it takes" in refused("predict", run.path, *digit_files, "--risk", 0.01)
+
+
+def test_a_coverage_adds_the_conformal_set(command, refused, runs, digit_files, tmp_path):
+    run = RunFolder(runs / "ksn")
+    sets = ks.conformal(*run.prediction("validation", "ensemble"), 0.8)(run.prediction("test", "ensemble")[0])
+    found = command("predict", run.path, *digit_files, "--json", "--coverage", 0.8).json
+    expected = [[str(i) for i in one.nonzero()[:, 0].tolist()] for one in sets[:10]]
+    assert found["coverage"] == 0.8
+    assert [row["set"] for row in found["predictions"]] == expected
+    command("predict", run.path, *digit_files, "--coverage", 0.8, "-o", tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [row["set"] for row in csv.DictReader(file)] == [" | ".join(names) for names in expected]
+    message = refused("predict", runs / "plain", *digit_files, "--coverage", 0.9)
+    assert "so there is nothing to fit sets on; train a run with --validation 0.1" in message
+    assert "coverage is 1.5; allowed: 0 < coverage < 1" in refused("predict", run.path, *digit_files, "--coverage", 1.5)
 
 
 def test_without_its_training_data_a_run_predicts_and_says_what_is_missing(command, runs, digit_files, tmp_path):

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -63,3 +64,19 @@ def test_every_local_link_leads_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+LINES = re.findall(r"^(kernelseed train .*)$", (ROOT / "docs/training.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_lines_of_the_page_on_training_are_runs_that_can_be(tmp_path, monkeypatch):
+    """Each was run whole when it was written."""
+    monkeypatch.chdir(tmp_path)
+    for line in LINES:
+        given = shlex.split(line.partition(">")[0])[1:]
+        if "--resume" not in given:
+            ran = CliRunner().invoke(app, [*given, "--print-config"])
+            assert ran.exit_code == 0, line
+            if ">" in line:
+                (tmp_path / line.rpartition(" ")[2]).write_text(ran.output)
+    assert len(LINES) > 10

@@ -454,3 +454,20 @@ def test_bad_correct(correct, error, message):
 def test_bad_risk(risk):
     with pytest.raises(ArgumentError, match=rf"risk is {risk}; .*lies in \[0, 1\]: write 5 % as 0.05"):
         metrics.threshold_at_risk(torch.tensor([0.5]), torch.tensor([True]), risk)
+
+
+def test_the_generalised_area_is_its_closed_form_and_the_excess_is_over_the_best_order():
+    torch.manual_seed(0)
+    for ties in (10, 10_000):
+        confidence = (torch.rand(300) * ties).round() / ties
+        correct = torch.rand(300) < confidence
+        error = 1 - correct.double().mean().item()
+        wrong_first = metrics.auroc(confidence[~correct], confidence[correct])
+        expected = (1 - wrong_first) * error * (1 - error) + error**2 / 2
+        assert metrics.augrc(confidence, correct) == pytest.approx(expected, abs=1e-12)
+        best = sum(max(0, rank - int(correct.sum())) / rank for rank in range(1, 301)) / 300
+        excess = metrics.eaurc(confidence, correct)
+        assert excess == pytest.approx(metrics.aurc(confidence, correct) - best, abs=1e-12)
+        assert excess > 0
+    order = correct.double() + torch.rand(300) / 2
+    assert metrics.eaurc(order, correct) == pytest.approx(0, abs=1e-12)

@@ -40,6 +40,15 @@ def test_a_budget_for_everything_gives_full_rank():
     assert ranks_of(ks.germinate(model, budget=5.0)) == {"0.weight": 6, "2.weight": 4}
 
 
+def test_a_budget_is_kept_where_weights_have_less_than_full_rank():
+    model = mlp(20, 20, 20)
+    with torch.no_grad():
+        for layer in (model[0], model[2]):
+            layer.weight.copy_(torch.randn(20, 2) @ torch.randn(2, 20))
+    net = ks.germinate(model, budget=1.0, allocation="spectrum")
+    assert 0 <= count(model) - count(net) < 60  # a channel has 20 + 2 x 20
+
+
 def test_early_is_one_rank_for_all_and_full_rank_for_small_layers():
     ranks = [w.rank for w in ks.germinate(ks.models.resnet18(10, 1), budget=0.31).weights.values()]
     assert ranks[0] == 1
@@ -116,12 +125,19 @@ BAD = {
         lambda m: ks.germinate(m, over="factors", rho_offset=-3.0),
         ["rho_offset is -3.0", "sigma"],
     ),
+    "delta a word": (lambda m: ks.germinate(m, "x"), ["delta is 'x'", "must be a number"]),
+    "min_rank a fraction": (lambda m: ks.germinate(m, min_rank=2.5), ["min_rank is 2.5", "whole number"]),
+    "budget a word": (lambda m: ks.germinate(m, budget="x"), ["budget is 'x'", "must be a number"]),
+    "ranks a word": (lambda m: ks.germinate(m, ranks="x"), ["ranks is 'x'", "layer1.*"]),
+    "ranks by number": (lambda m: ks.germinate(m, ranks={3: 4}), ["ranks is {3: 4}", "names of weights"]),
+    "sigma a word": (lambda m: ks.bayesianize(m, sigma="x"), ["sigma is 'x'", "must be a number"]),
+    "offset a word": (lambda m: ks.bayesianize(m, rho_offset="x"), ["rho_offset is 'x'", "must be a number"]),
     "sigma zero": (lambda m: ks.germinate(m, sigma=0.0), ["sigma is 0.0", "above 0"]),
 }
 
 
 @pytest.mark.parametrize(("call", "words"), BAD.values(), ids=BAD)
 def test_bad_arguments(call, words):
-    with pytest.raises(ks.errors.ArgumentError) as caught:
+    with pytest.raises((ks.errors.ArgumentError, ks.errors.ArgumentTypeError)) as caught:
         call(nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10)))
     assert all(word in str(caught.value) for word in words), caught.value

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from run_files import run_config, run_result
 
+import kernelseed as ks
 from kernelseed import metrics
 from kernelseed.core.predictive import Classification
 from kernelseed.errors import ArgumentError, DataError, PathExistsError
@@ -241,7 +242,9 @@ def test_a_run_folder_gives_a_record_for_each_way_of_predicting(tmp_path, monkey
     inside, outside = (Classification.from_draws(torch.rand(2, count, 3).softmax(2)) for count in (4, 5))
     monkeypatch.setattr(Config, "load_data", no_data)
     monkeypatch.setattr(
-        RunFolder, "prediction", lambda run, part, way: ({"test": inside, "ood": outside}[part], torch.arange(4) % 3)
+        RunFolder,
+        "prediction",
+        lambda run, part, way: (outside if part == "ood" else inside, torch.arange(4) % 3),
     )
     monkeypatch.setattr(RunFolder, "has_prediction", lambda run, part, way: True)
     monkeypatch.setattr(RunFolder, "evaluation", lambda run: {"ood": {"name": "letters", "mean": {}}})
@@ -431,3 +434,24 @@ def test_screenshot_follows_the_theme(browsed, theme, bright):
         pixels = np.asarray(shot.convert("L"), float)
     assert (np.median(pixels) > 128) == bright
     assert pixels.std() > 10  # not blank
+
+
+def test_a_run_that_held_data_out_shows_what_it_promises():
+    run = make_run()
+    held_out = make_run(count=2000)
+    page = render([replace(run, validation=(held_out.probs, held_out.labels)), make_run(1)])
+    rule = ks.abstention(classified(held_out.probs), torch.tensor(held_out.labels), 0.05)
+    keep = run.confidence > rule.threshold
+    assert f"<td>{(~run.correct[keep]).mean():.2%} of {keep.mean():.0%}</td>" in page
+    sets = ks.conformal(classified(held_out.probs), torch.tensor(held_out.labels), 0.9)(classified(run.probs)).numpy()
+    held = sets[np.arange(len(sets)), run.labels]
+    assert f"<td>{held.mean():.1%}</td>" in page
+    assert f"<td>{sets.sum(1).mean():.2f}</td>" in page
+    few = render([replace(run, validation=(held_out.probs[:60], held_out.labels[:60]))])
+    assert "too few examples" in few
+    assert "Sets that hold" not in render([run])
+    assert "Thresholds that keep" not in render([run])
+
+
+def classified(probs):
+    return ks.Classification.from_draws(torch.tensor(probs)[None])

@@ -41,7 +41,7 @@ from kernelseed.reproduction import (
     write_figure,
 )
 from kernelseed.reproduction.claims import verdicts
-from kernelseed.reproduction.comparison import Evidence, compare
+from kernelseed.reproduction.pairing import Evidence, compare
 from kernelseed.reproduction.result_files import evidence, read_result, write_result
 from kernelseed.reproduction.running import finished_results
 from kernelseed.reproduction.tables import better

@@ -40,6 +40,7 @@ from kernelseed.core import (
     save,
     schedules,
 )
+from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import KernelseedError
 from kernelseed.metrics import calibration
 
@@ -74,9 +75,11 @@ __all__ = [
     "ScaleMixture",
     "Terms",
     "WeightDistribution",
+    "abstention",
     "bayesianize",
     "calibration",
     "collapse",
+    "conformal",
     "convert",
     "errors",
     "factorise",

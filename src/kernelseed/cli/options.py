@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from kernelseed.core import parse_json
+from kernelseed.errors import ConfigError
 from kernelseed.methods import METHODS, Setting, options_of, settings_of
 from kernelseed.training import Config
 
@@ -20,12 +21,14 @@ from kernelseed.training import Config
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each setting; its argument `given` holds those that were used, as `Config` does."""
     own = {name: known for name, known in settings_of(Config).items() if name != "options"}
+    kinds = {name: known.kinds for name, known in own.items()}
     made = {name: _option(known, "Run", str(known.default)) for name, known in own.items()}
     made |= {name: _option(*described) for name, described in _method_options().items()}
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
         used = {name: value for name in made if (value := values.pop(name)) is not None}
+        used |= {name: _json_object(name, used[name]) for name in used if dict in kinds.get(name, ())}
         given = {name: value for name, value in used.items() if name in settings_of(Config)}
         given["options"] = {name: value for name, value in used.items() if name not in given}
         command(**values, given=given)
@@ -63,7 +66,8 @@ def _option(known: Setting, panel: str, default: str) -> Any:
     if set(known.kinds) == {str, float}:
         info |= {"parser": _number_or_word, "metavar": "<str|float>"}
     if kind is dict:
-        info |= {"parser": _json_object, "metavar": "<json>"}
+        kind = str  # an error of a parser would not be one line
+        info |= {"metavar": "<json>"}
     return Annotated[kind | None, typer.Option(**info)]
 
 
@@ -74,17 +78,14 @@ def _number_or_word(text: str) -> float | str:
         return text
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _json_object(name: str, text: str) -> dict[str, Any]:
+    example = '{"widths": [200, 200]}'
     try:
         found = parse_json(text)
     except ValueError as error:
-        raise typer.BadParameter(
-            f"{text[:200]!r} is no JSON ({error}); write it as '{{\"widths\": [200, 200]}}'."
-        ) from None
+        raise ConfigError(f"{name} is {text[:200]!r}, which is no JSON ({error}); write it as {example!r}.") from None
     if not isinstance(found, dict):
-        raise typer.BadParameter(
-            f"{text[:200]!r} is a {type(found).__name__}; write it as '{{\"widths\": [200, 200]}}'."
-        )
+        raise ConfigError(f"{name} is {text[:200]!r}, a {type(found).__name__}; write it as {example!r}.")
     return found
 
 

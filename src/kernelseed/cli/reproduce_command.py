@@ -79,7 +79,7 @@ def reproduce(
     devices: int = 1,
     nodes: int = 1,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, gpu, ...: as Lightning names them.")] = "auto",
-    strategy: Annotated[str, typer.Option(help="auto, ddp, fsdp, ...: as Lightning names them.")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto or ddp: as Lightning names them.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     data_dir: DataDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,

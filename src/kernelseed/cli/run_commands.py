@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Column, Table
@@ -54,30 +54,47 @@ def predict_command(
     risk: Annotated[
         float | None, typer.Option(help="Abstain so that at most this share of answers is wrong, such as 0.05.")
     ] = None,
+    confidence: Annotated[float, typer.Option(help="How sure the risk is kept to, by a bound.")] = 0.95,
+    coverage: Annotated[
+        float | None, typer.Option(help="Add a set of classes that holds the right one this often, such as 0.9.")
+    ] = None,
     model: ModelAgain = None,
     trust_model: TrustModel = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Classify images: label, confidence, entropy, mutual information and, with --risk, whether to abstain.
+    """Classify images: label, confidence, entropy, mutual information, whether to abstain (--risk), sets (--coverage).
 
-    The threshold for abstaining is the one that kept the error rate of the run's validation split at the risk. Each
-    draw gets its BatchNorm statistics from the run's training data; where those are not at hand, a warning says so.
+    The last two come from the run's validation split and hold for images that are like it. Each draw gets its BatchNorm
+    statistics from the run's training data; where those are not at hand, a warning says so.
     """
     if out is not None and out.exists():
         raise PathExistsError(f"{out} exists; choose another name, or remove it first.")
-    found = classify(run, images, samples, risk, data_dir, **own_model(model, trust_model))
+    own = own_model(model, trust_model)
+    found = classify(run, images, samples, risk, data_dir, confidence=confidence, coverage=coverage, **own)
     if json:
         return print_json(found)
     rows = found["predictions"]
+    if coverage is not None:
+        rows = [{**row, "set": " | ".join(row["set"])} for row in rows]
     if out is None:
         table = Table(*(Column(heading, overflow="fold") for heading in rows[0]))
         for row in rows:
             table.add_row(*(literal(value) for value in row.values()))
         return console.print(table)
     write_csv(out, [{key: cell(value) for key, value in row.items()} for row in rows])
-    abstained = "" if risk is None else f"; abstained from {sum(row['abstain'] for row in rows)}"
+    abstained = "" if risk is None else f"; abstained from {sum(row['abstain'] for row in rows)}{_why(found)}"
     say(f"{len(rows)} predictions in {literal(out)}{abstained}")
+
+
+def _why(found: dict[str, Any]) -> str:
+    """What the threshold rests on."""
+    if found["threshold"] is None:
+        return f": no threshold keeps to the risk for sure on {found['examples']:,} validation images"
+    return (
+        f" (threshold {found['threshold']:.4g}: {found['errors']} of {found['answered']} answers wrong in validation, "
+        f"at most {found['bound']:.2%} of new ones with confidence {found['confidence']:g})"
+    )
 
 
 def report_command(

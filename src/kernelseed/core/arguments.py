@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from kernelseed.errors import ArgumentError, ArgumentTypeError
@@ -14,3 +14,9 @@ def check_count(name: str, value: Any, least: int, remedy: str) -> None:
         raise ArgumentTypeError(f"{name} is {value!r}; it must be a whole number: {remedy}.")
     if value < least:
         raise ArgumentError(f"{name} is {value}; it must be at least {least}: {remedy}.")
+
+
+def check_number(name: str, value: Any, remedy: str) -> None:
+    """An error unless the value is a number; its limits are its function's."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentTypeError(f"{name} is {value!r}; it must be a number: {remedy}.")

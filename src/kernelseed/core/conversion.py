@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from kernelseed.core.arguments import check_number
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import MeanField, WeightDistribution, rho_of_share
 from kernelseed.errors import ArgumentError, ArgumentTypeError
@@ -36,10 +37,12 @@ def bayesianize(
 
 def sigma_start(rho_offset: float, sigma: float | None) -> Callable[[Tensor], float]:
     """Where a weight's rho starts: at the offset, or where sigma is a share of the weight's root mean square."""
+    check_number("rho_offset", rho_offset, "sigma starts at log(1 + exp(rho_offset))")
     if not math.isfinite(rho_offset):
         raise ArgumentError(f"rho_offset is {rho_offset}; it must be finite: sigma starts at log(1 + exp(rho_offset)).")
     if sigma is None:
         return lambda weight: rho_offset
+    check_number("sigma", sigma, "it is a share of a weight's root mean square, such as 0.05")
     if not (sigma > 0 and math.isfinite(sigma)):
         raise ArgumentError(f"sigma is {sigma}; it is a share of a weight's root mean square, such as 0.05: above 0.")
     return lambda weight: float(rho_of_share(weight, sigma))

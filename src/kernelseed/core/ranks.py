@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelseed.errors import ArgumentError
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.fast import unfold
 
 
@@ -85,7 +85,7 @@ def within_budget(layers: Layers, parameters: int, allocation: str) -> Ranks:
 
     low, high = 0.0, 1.0
     if cost(at_level(high)) <= parameters:
-        return {name: layer.full_rank for name, layer in layers.items()}
+        low = high
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if cost(at_level(middle)) <= parameters else (low, middle)
@@ -101,6 +101,8 @@ def within_budget(layers: Layers, parameters: int, allocation: str) -> Ranks:
 
 def by_pattern(layers: Layers, given: Mapping[str, int], otherwise: Callable[[Layer], int]) -> Ranks:
     """Ranks by name pattern, `{"layer1.*": 64}`; the first match counts."""
+    if not isinstance(given, Mapping) or not all(isinstance(pattern, str) for pattern in given):
+        raise ArgumentTypeError(f"ranks is {given!r}; it must map names of weights to ranks, as {{'layer1.*': 64}}.")
     for pattern, rank in given.items():
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
             raise ArgumentError(f"ranks has {rank!r} for {pattern!r}; a rank is a whole number of at least 1.")

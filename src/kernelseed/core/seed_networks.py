@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kernelseed.core.arguments import check_count, check_number
 from kernelseed.core.conversion import Where, assemble, choose_parameters, sigma_start
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.ranks import ALLOCATIONS, Layer, Layers, Ranks, by_pattern, seed_rank, within_budget
@@ -109,10 +110,10 @@ def _kind(over: str, fixed: bool, rho_offset: float, sigma: float | None) -> Kin
 def _by_share(layers: Layers, delta: float | None, min_rank: int | None, ranks: Mapping[str, int] | None) -> Ranks:
     share = DELTA if delta is None else delta
     floor = MIN_RANK if min_rank is None else min_rank
+    check_number("delta", share, "it is the share of channels that a seed keeps, such as 0.25")
     if not 0 < share <= 1:
         raise ArgumentError(f"delta is {delta}; it is the share of channels that a seed keeps: 0 < delta <= 1.")
-    if floor < 1:
-        raise ArgumentError(f"min_rank is {min_rank}; a seed needs at least one channel: min_rank >= 1.")
+    check_count("min_rank", floor, 1, "a seed needs at least one channel")
     return by_pattern(layers, ranks or {}, lambda layer: seed_rank(layer.weight.shape, share, floor))
 
 
@@ -122,6 +123,7 @@ def _by_budget(
     given = [name for name, value in zip(("delta", "min_rank", "ranks"), others, strict=True) if value is not None]
     if given:
         raise ArgumentError(f"budget is {budget}, which decides all ranks: leave out {' and '.join(given)}.")
+    check_number("budget", budget, "it is a share of the plain parameters, such as 0.31")
     if not (budget > 0 and math.isfinite(budget)):
         raise ArgumentError(f"budget is {budget}; it is a share of the plain parameters, such as 0.31: above 0.")
     if allocation not in ALLOCATIONS:

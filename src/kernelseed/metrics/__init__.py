@@ -2,7 +2,8 @@
 
     summary(probs, labels)                      accuracy, nll, brier, ece, ace, mce, adaptive_ece
     reliability(probs, labels)                  the bins behind the calibration errors, for diagrams
-    risk_coverage, aurc, threshold_at_risk      the error rate when a model abstains from uncertain answers
+    risk_coverage, aurc, eaurc, augrc           the error rate when a model abstains from uncertain answers
+    threshold_at_risk                           a confidence to abstain below; `ks.abstention` is the one with a bound
     auroc, fpr_at_95_tpr                        the detection of out-of-distribution inputs
     METRICS                                     names and formats of metrics in tables, and which direction is better
     TemperatureScaling                          calibration by one number
@@ -12,6 +13,7 @@ depend on the order of the examples.
 """
 
 from kernelseed.metrics.calibration import TemperatureScaling
+from kernelseed.metrics.checks import check_labels, check_probs
 from kernelseed.metrics.probabilities import (
     Reliability,
     accuracy,
@@ -24,7 +26,7 @@ from kernelseed.metrics.probabilities import (
     reliability,
     summary,
 )
-from kernelseed.metrics.ranking import aurc, auroc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
+from kernelseed.metrics.ranking import augrc, aurc, auroc, eaurc, fpr_at_95_tpr, risk_coverage, threshold_at_risk
 from kernelseed.metrics.table import METRICS, Metric
 
 __all__ = [
@@ -35,9 +37,13 @@ __all__ = [
     "accuracy",
     "ace",
     "adaptive_ece",
+    "augrc",
     "aurc",
     "auroc",
     "brier",
+    "check_labels",
+    "check_probs",
+    "eaurc",
     "ece",
     "fpr_at_95_tpr",
     "mce",

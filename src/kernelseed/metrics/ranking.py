@@ -37,6 +37,33 @@ def aurc(confidence: Tensor, correct: Tensor) -> float:
     return (coverage.diff(prepend=coverage.new_zeros(1)) * risk).sum().item()
 
 
+def eaurc(confidence: Tensor, correct: Tensor) -> float:
+    """The excess of `aurc` over the best order, in which every correct answer comes before every wrong one.
+
+    It is 0 for a confidence that tells right from wrong, whatever the error rate.
+
+    >>> eaurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False]))
+    0.0
+    """
+    right = check_correct(correct, check_scores(confidence, "confidence"))
+    best = aurc(-torch.arange(len(right), dtype=torch.float64), right.sort(descending=True).values)
+    return aurc(confidence, correct) - best
+
+
+def augrc(confidence: Tensor, correct: Tensor) -> float:
+    """The area under the generalised risk-coverage curve: the share of examples that are answered and wrong.
+
+    It is the mean over all coverages of the risk times the coverage, so a silent failure counts the same wherever it
+    is (Traub et al., 2024). Between thresholds the curve is linear, as if ties were broken at random.
+
+    >>> augrc(torch.tensor([0.9, 0.6]), torch.tensor([True, False]))
+    0.125
+    """
+    coverage, risk = risk_coverage(confidence, correct)
+    start = coverage.new_zeros(1)
+    return torch.trapezoid(torch.cat([start, coverage * risk]), torch.cat([start, coverage])).item()
+
+
 def threshold_at_risk(confidence: Tensor, correct: Tensor, risk: float) -> float:
     """The lowest confidence t for which the examples with confidence >= t have an error rate of at most risk.
 

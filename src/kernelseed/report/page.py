@@ -19,7 +19,7 @@ from markupsafe import Markup
 from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
 from kernelseed.metrics import METRICS, auroc, reliability, risk_coverage
-from kernelseed.report import figures, findings, gallery
+from kernelseed.report import figures, findings, gallery, promises
 from kernelseed.report.record import RunRecord
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
 
@@ -72,6 +72,10 @@ def render(runs: Sequence[RunRecord], title: str = TITLE) -> str:
         confidence=[_confidence(one) for one in shown],
         risk=_risk(shown),
         risk_rows=[(one, _risk_row(one.run)) for one in shown],
+        risks=[percent(risk) for risk in promises.RISKS],
+        kept_risks=[(one, promises.kept_risks(one.run)) for one in shown if one.run.validation is not None],
+        set_coverage=percent(promises.COVERAGE),
+        sets=[(one, row) for one in shown if one.run.validation is not None and (row := promises.held_sets(one.run))],
         ood=_ood(shown),
         uncertain=[(one, *_images(one.run)) for one in shown if one.run.images is not None],
         curves=_curves(shown),

@@ -55,6 +55,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
     for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
         prediction, labels = run.prediction("test", way)
         outside = run.prediction("ood", way)[0] if way in ood and run.has_prediction("ood", way) else None
+        held_out = run.prediction("validation", way) if run.has_prediction("validation", way) else None
         found.append(
             RunRecord(
                 name=name,
@@ -74,6 +75,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
                 images=images,
                 ood_name=None if outside is None else ood["name"],
                 ood_entropy=None if outside is None else outside.entropy.numpy(),
+                validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
             )
         )
     return found

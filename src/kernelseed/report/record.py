@@ -28,6 +28,7 @@ class RunRecord:
     images: np.ndarray | None  # (N, C, H, W) uint8 test images
     ood_name: str | None
     ood_entropy: np.ndarray | None  # (M,) predictive entropy on the out-of-distribution data
+    validation: tuple[np.ndarray, np.ndarray] | None = None  # probabilities and labels of what was held out
 
     @property
     def confidence(self) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelseed.metrics import METRICS
-from kernelseed.reproduction.comparison import compare
+from kernelseed.reproduction.pairing import compare
 from kernelseed.reproduction.tables import Line, Table, better
 
 WORDS = {1: "yes", 0: "even", -1: "no"}

@@ -18,7 +18,7 @@ from kernelseed import training
 from kernelseed.core.files import whole_or_nothing, write_json
 from kernelseed.core.predictive import Classification
 from kernelseed.errors import StorageError
-from kernelseed.reproduction.comparison import TEST_IMAGES, Evidence
+from kernelseed.reproduction.pairing import TEST_IMAGES, Evidence
 
 Result = dict[str, Any]
 Predictions = Mapping[str, tuple[Classification, Tensor]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelseed.metrics import METRICS
-from kernelseed.reproduction.comparison import TEST_IMAGES, Evidence, sign
+from kernelseed.reproduction.pairing import TEST_IMAGES, Evidence, sign
 from kernelseed.reproduction.paper import published
 from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, SIGMA_AND_KL, Row
 from kernelseed.reproduction.presets import PRESETS

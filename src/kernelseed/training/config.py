@@ -23,6 +23,7 @@ from kernelseed.training.learning_rate import SCHEDULES
 
 MOST_YAML = 1 << 20
 TRAINING_BYTES = 16  # a parameter, its gradient and Adam's two averages
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -74,7 +75,9 @@ class Config:
     devices: int = setting(1, "processors to train on", least=1, most=1024)
     nodes: int = setting(1, "machines to train on", least=1, most=65_536)
     accelerator: str = setting("auto", "what to train on: auto, cpu, gpu, ..., as Lightning names it")
-    strategy: str = setting("auto", "how devices share the work: auto, ddp, fsdp, ..., as Lightning names it")
+    strategy: str = setting(
+        "auto", "how devices share the work; each of them holds the whole network", choices=STRATEGIES
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, ConfigError)

@@ -20,6 +20,8 @@ from kernelseed.training.inference import predict_split, require_validation, way
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 
+SELECTIVE = (metrics.aurc, metrics.eaurc, metrics.augrc)
+
 
 def evaluate(
     run: str | Path,
@@ -81,7 +83,7 @@ def evaluate(
 def summarise(prediction: Classification, labels: Tensor) -> dict[str, float]:
     """The paper's metrics and ours."""
     return metrics.summary(prediction.probs.float(), labels) | {
-        "aurc": metrics.aurc(prediction.confidence.float(), prediction.label == labels),
+        **{of.__name__: of(prediction.confidence.float(), prediction.label == labels) for of in SELECTIVE},
         "entropy": prediction.entropy.mean().item(),
         "mutual_information": prediction.mutual_information.mean().item(),
     }

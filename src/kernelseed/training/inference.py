@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed import metrics
 from kernelseed.core import Classification, generator_for, predict
 from kernelseed.data import Batches, Dataset, Split, read_images
+from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import ConfigError, DataError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
@@ -56,16 +56,18 @@ def classify(
     risk: float | None = None,
     data_dir: str | Path | None = None,
     *,
+    confidence: float = 0.95,
+    coverage: float | None = None,
     model: Model | None = None,
     trust_model: bool = False,
     data: Dataset | None = None,
 ) -> dict[str, Any]:
     """Classify image files: label, confidence, entropy and mutual information of each.
 
-    With `risk`, each is also marked to abstain from, or not, by the confidence below which the share of wrong answers
-    in the run's validation split was above the risk. Each draw gets its BatchNorm statistics from the run's training
-    data, as in its test; where those are not at hand, a warning says so. For `model`, `trust_model` and `data` see
-    `evaluate`.
+    With `risk` and `confidence`, each is also marked to abstain from, or not, by `ks.abstention` on the run's
+    validation split; with `coverage`, each has a set of classes, by `ks.conformal` on the same. Each draw gets its
+    BatchNorm statistics from the run's training data, as in its test; where those are not at hand, a warning says so.
+    For `model`, `trust_model` and `data` see `evaluate`.
     """
     folder = RunFolder(run)
     config, described = folder.training_config(), folder.config()["data"]
@@ -73,8 +75,13 @@ def classify(
     net = folder.network(model, trust_model)
     data = None if data is None else prepared(config, data, described)
     found: dict[str, Any] = {}
+    rule = sets = None
     if risk is not None:
-        found = {"risk": risk, "threshold": _threshold(folder, config, risk)}
+        rule = abstention(*_held_out(folder, config, "take a threshold from"), risk, confidence)
+        found = vars(rule) | {"threshold": rule.threshold if rule.answered else None}  # JSON has no infinity
+    if coverage is not None:
+        sets = conformal(*_held_out(folder, config, "fit sets on"), coverage)
+        found["coverage"] = coverage
     channels, *size = described["image"]
     pixels = read_images([Path(path) for path in images], size=tuple(size), channels=channels)
     batch = max(1, min(BATCH, PIXELS_AT_ONCE // math.prod(size)))
@@ -86,15 +93,15 @@ def classify(
             f"{folder.path} names {len(classes)} classes, and its network tells {p.probs.shape[1]} apart; take another "
             "copy of the run."
         )
-    columns = {
+    columns: dict[str, list[Any]] = {
         "file": [str(path) for path in images],
         "label": [classes[label] for label in p.label.tolist()],
         **{key: _rounded(getattr(p, key)) for key in ("confidence", "entropy", "mutual_information")},
     }
-    if risk is not None:
-        columns["abstain"] = (p.confidence < found["threshold"]).tolist()
-        if math.isinf(found["threshold"]):  # no confidence is enough; JSON has no infinity
-            found["threshold"] = None
+    if rule is not None:
+        columns["abstain"] = rule.abstains(p).tolist()
+    if sets is not None:
+        columns["set"] = [[classes[i] for i in one.nonzero()[:, 0].tolist()] for one in sets(p)]
     rows = zip(*columns.values(), strict=True)
     return {**found, "predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
 
@@ -108,17 +115,16 @@ def require_validation(folder: RunFolder, config: Config, purpose: str) -> None:
         )
 
 
-def _threshold(folder: RunFolder, config: Config, risk: float) -> float:
-    """The confidence below which to abstain, from the predictions for the validation split that the run kept."""
-    require_validation(folder, config, "take a threshold from")
+def _held_out(folder: RunFolder, config: Config, purpose: str) -> tuple[Classification, Tensor]:
+    """The predictions for the validation split that the run kept, and its labels."""
+    require_validation(folder, config, purpose)
     way = ways(config)[-1]
     if not folder.has_prediction("validation", way):
         raise StorageError(
             f"{folder.path} keeps no predictions of its validation split by the {way}; continue it with --resume if it "
             "is unfinished, else train it again."
         )
-    prediction, labels = folder.prediction("validation", way)
-    return metrics.threshold_at_risk(prediction.confidence, prediction.label == labels, risk)
+    return folder.prediction("validation", way)
 
 
 def _statistics(config: Config, data_dir: str | Path | None, data: Dataset | None) -> Batches | None:

@@ -28,7 +28,7 @@ from kernelseed.training.config import Config, differences
 from kernelseed.training.evaluation import summarise
 from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
-from kernelseed.training.loggers import build_logger
+from kernelseed.training.loggers import build_logger, check_logger
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
@@ -75,7 +75,8 @@ def train(
     if config is None:
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
     curves = Curves(run)
-    trainer = _trainer(config, run, curves, logger, progress)
+    check_logger(logger, run)
+    trainer = _trainer(config, run, curves, progress)
     if trainer.is_global_zero and not resume:
         run.require_absent()
     data = config.load_data(data_dir) if data is None else prepared(config, data)
@@ -91,6 +92,8 @@ def train(
     with run.locked() if trainer.is_global_zero else nullcontext():
         if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data
             return run.result()
+        if trainer.is_global_zero:
+            trainer.logger = build_logger(logger, run)
         _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
         if module.global_rank != 0:
             return {}
@@ -282,7 +285,7 @@ def _fit(
         raise KeyboardInterrupt from None
 
 
-def _trainer(config: Config, run: RunFolder, curves: Curves, logger: str, progress: bool) -> L.Trainer:
+def _trainer(config: Config, run: RunFolder, curves: Curves, progress: bool) -> L.Trainer:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     callbacks: list[Callback] = [
@@ -308,7 +311,7 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, logger: str, progre
             max_epochs=config.epochs,
             callbacks=callbacks,
             plugins=[WholeCheckpoints()],
-            logger=build_logger(logger, run),
+            logger=False,  # once the run's folder is there
             enable_progress_bar=progress,
             enable_model_summary=False,
             num_sanity_val_steps=0,
