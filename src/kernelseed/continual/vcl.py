@@ -44,8 +44,8 @@ class VCL(Approach[Priors]):
     min_rank: int = setting(16, "a floor under a kernel seed's channels", least=1)
     prior_std: float = setting(1.0, "the standard deviation of the first prior", above=0, most=1_000_000)
     start_epochs: int = setting(1, "passes over the first task by maximum likelihood, for the means' start", least=0)
-    start_std: float = setting(0.02, "the standard deviations at the start of a task, at most", least=1e-6, most=10)
-    rho_lr: float = setting(5e-3, "the learning rate of what decides the standard deviations", above=0, most=100)
+    start_std: float = setting(1e-3, "the standard deviations at the start of a task, at most", least=1e-6, most=10)
+    rho_lr: float = setting(2e-2, "the learning rate of what decides the standard deviations", above=0, most=100)
     draws: int = setting(1, "draws in a step, each for a part of the batch", least=1, most=1000)
     random: ClassVar[bool] = True
 
