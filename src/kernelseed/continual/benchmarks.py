@@ -90,7 +90,12 @@ BENCHMARKS = {
         5,
         256,
         "each",
-        _approaches(VCL(epochs=8), VCL(epochs=5, **_SEEDS), epochs=5, strength=1000.0),
+        _approaches(
+            VCL(epochs=10, start_std=0.03, rho_lr=5e-4, draws=4),
+            VCL(epochs=5, **_SEEDS),
+            epochs=5,
+            strength=1000.0,
+        ),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(40, "random", 50)),
         {"vcl": 0.970, "vcl-coreset": 0.984, "ewc": 0.631},
     ),
