@@ -15,8 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import benchmark_tables
+import shift_results
+from benchmark_tables import table
+
 from kernelseed import continual
-from kernelseed.metrics import METRICS
+from kernelseed.metrics import METRICS, REGRESSION_METRICS
 from kernelseed.reproduction import (
     DATA,
     OWN_ROWS,
@@ -42,17 +46,14 @@ PAGES = (
     "docs/performance.md",
     "docs/reliability.md",
     "docs/reproduction.md",
+    "docs/tables.md",
+    "docs/shift.md",
     "results/README.md",
 )
 
 
 def read(path: str) -> Any:
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
-
-
-def table(heading: list[str], rows: list[list[str]]) -> str:
-    align = ["---", *("---:" for _ in heading[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [heading, align, *rows])
 
 
 def came_from(result: dict[str, Any], path: str, command: str) -> str:
@@ -87,38 +88,6 @@ def methods(path: str, command: str) -> str:
     return "\n\n".join((table(heading, rows), about, came_from(results[0], path, command)))
 
 
-def bench(part: str, unit: str, heading: str, against: str) -> Callable[[], str]:
-    def build() -> str:
-        found = read("benchmarks/results/bench.json")["measured"][part]
-        rows = [[name, f"{values[unit]:g}", f"{values['ratio']:.2f}"] for name, values in found.items()]
-        return table([heading, unit, against], rows)
-
-    return build
-
-
-def profile() -> str:
-    found = read("benchmarks/results/bench.json")["measured"]["profile"]
-    ways = list(next(iter(found.values())))
-    rows = [[piece, *(f"{values[way]:g}" for way in ways)] for piece, values in found.items()]
-    total = ["**together**", *(f"**{sum(values[way] for values in found.values()):.0f}**" for way in ways)]
-    return table(["ms of a step", *ways], [*rows, total])
-
-
-def single_profile() -> str:
-    found = read("benchmarks/results/bench.json")["measured"]["single_profile"]
-    heading = ["one image", *next(iter(found.values()))]
-    return table(heading, [[name, *(f"{value:g}" for value in values.values())] for name, values in found.items()])
-
-
-def machine() -> str:
-    result = read("benchmarks/results/bench.json")
-    return (
-        f"{result['setting']}; {result['processor']}, {result['threads']} threads, "
-        f"torch {result['versions']['torch']}. Made by `make bench`, kept in "
-        "[`benchmarks/results/bench.json`](../benchmarks/results/bench.json)."
-    )
-
-
 def faults() -> str:
     result = read("results/faults.json")
     kinds = {
@@ -140,6 +109,35 @@ def faults() -> str:
         "be killed, and any time in between."
     )
     return f"{table(heading, rows)}\n\n{about}"
+
+
+UCI = {"concrete": ("5.2", "3.04"), "energy": ("1.66", "1.99")}
+"""RMSE and NLL of MC-dropout in Gal and Ghahramani (2016): one hidden layer of 50, 20 splits."""
+
+
+def uci_tables() -> str:
+    keys, names = ("rmse", "nll", "crps", "coverage_90"), {"plain": "plain", "dropout": "MC-dropout .05", "bnn": "BNN"}
+    names |= {"ksn .25": "KSN δ=.25", "ksn 1": "KSN δ=1"}
+    parts = []
+    for name, (rmse, nll) in UCI.items():
+        result = read(f"results/tables/{name}.json")
+        rows = []
+        for method, found in result["found"].items():
+            each = [found["metrics"][key] for key in keys]
+            cells = [f"{one['mean']:.2f} ± {one['error']:.2f}" for one in each]
+            rows.append([names[method], f"{found['metrics']['parameters']['mean']:,.0f}", *cells])
+        rows.append(["*MC-dropout, published*", "", rmse, nll, "", ""])
+        parts.append(table([name, "Params", *(REGRESSION_METRICS[key].heading for key in keys)], rows))
+    settings = result["settings"]
+    parts.append(
+        f"Mean and standard error over {result['splits']} of the published splits; {settings['widths']} hidden units, "
+        f"{settings['steps']} steps of {settings['batch_size']} rows, Adam from {settings['lr']} by a cosine, "
+        f"{settings['samples']} draws. From [`results/tables`](../results/tables), made by `python "
+        f"benchmarks/tables.py FOLDER` at commit {short_commit(result['commit'])} with torch "
+        f"{result['versions']['torch']} on an {result['processor']}. The published numbers are of one hidden layer and "
+        "20 splits."
+    )
+    return "\n\n".join(parts)
 
 
 def reproduced(folder: str, data: str) -> Table:
@@ -298,20 +296,15 @@ SECTIONS: dict[str, Callable[[], str]] = {
     ),
     "continual_split": tasks_in_turn("split-mnist"),
     "continual_permuted": tasks_in_turn("permuted-mnist"),
+    "corruptions": shift_results.level_table,
+    "shift": shift_results.shift_table,
+    "shift_corruptions": shift_results.corruption_table,
+    "ood_auroc": lambda: shift_results.ood_table("auroc"),
+    "ood_fpr": lambda: shift_results.ood_table("fpr_at_95_tpr"),
     "decisions": decisions,
     "faults": faults,
-    "machine": machine,
-    "steps": bench("steps", "ms", "training step, float32", "of plain"),
-    "taps": bench("taps", "ms", "training step, float32", "of plain"),
-    "steps_bf16": bench("steps_bf16", "ms", "training step, bf16 autocast", "of plain"),
-    "profile": profile,
-    "single_profile": single_profile,
-    "floor": bench("floor", "ms", "germination's products, forward and backward", "of a plain step"),
-    "predict": bench("predict", "ms", "2,000 images", "of ten passes"),
-    "factorised": bench("factorised", "ms", "one forward (batch 1: twenty)", "of plain"),
-    "memory": bench("memory", "MB", "peak memory of training", "of bayesian-torch"),
-    "size": bench("size", "MB", "on disk", "of plain"),
-    "imports": bench("imports", "ms", "import", "of torch"),
+    "uci_tables": uci_tables,
+    **benchmark_tables.SECTIONS,
 }
 
 

@@ -13,7 +13,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import shift_results
 import torch
+from benchmark_tables import results
 
 import kernelseed as ks
 from kernelseed.reproduction import draw_figure, read_results, write_figure
@@ -40,12 +42,13 @@ def write_all(root: Path) -> None:
     folder = root / "docs" / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     hero(folder / "hero.png")
-    measured = json.loads((root / "benchmarks/results/bench.json").read_text())["measured"]
+    measured = next(iter(results().values()))["measured"]  # one figure, of the first kind of processor
     scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
     schedules(folder / "schedules.svg")
     decisions(json.loads((root / "results/decisions.json").read_text(encoding="utf-8")), folder / "decisions.svg")
     reproduction(root)
     ks.continual.write_curves(root / "results" / "continual", folder / "continual.svg")
+    shift_results.draw(folder / "shift.svg")
 
 
 def decisions(found: dict[str, Any], path: Path) -> None:

@@ -26,8 +26,18 @@ from kernelseed.training import Config, RunFolder, predict_split, summarise, tra
 COMMANDS = {
     "demo": ["--out", "--epochs"],
     "train": ["--data", "--delta", "--train-samples", "--out", "--config", "--print-config", "--resume", "--json"],
-    "evaluate": ["RUN", "--samples", "--update-bn", "--temperature", "--ood", "--json"],
-    "predict": ["RUN", "IMAGES", "--out", "--risk", "--json"],
+    "evaluate": [
+        "RUN",
+        "--samples",
+        "--update-bn",
+        "--temperature",
+        "--ood",
+        "--ood-fit",
+        "--shift",
+        "--shift-images",
+        "--json",
+    ],
+    "predict": ["RUN", "FILES", "--out", "--risk", "--json"],
     "report": ["RUN", "--out", "--overwrite"],
     "info": ["RUN", "--json"],
     "reproduce": ["data", "--preset", "--rows", "--seeds", "--out", "--results", "--devices", "--json"],
@@ -338,7 +348,7 @@ def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path)
     assert "--method bnn over ksn, which leaves its options behind" in other.err
     assert other.json["options"] == dataclasses.asdict(ks.methods.make("bnn", kl="uniform"))
     for text, message in (
-        ('{"epocs": 3}', "epocs is no setting of a run; allowed: data, method"),
+        ('{"epocs": 3}', "epocs is no setting of a run; allowed: data, target"),
         ('{"options": [1]}', "options is [1]; it must be of type dict"),
         ("{", "config.json is not readable JSON"),
     ):
@@ -458,22 +468,52 @@ def test_evaluating_with_other_draws_and_on_out_of_distribution_images(command, 
         inside = ks.predict(ks.load(runs / "ksn"), x, samples)
         # Other batches round differently, and mutual information is a difference of near-equal entropies.
         assert found["metrics"][way] == pytest.approx(summarise(inside, data.test.labels), abs=1e-7)
-        outside, labels = RunFolder(runs / "ksn").prediction("ood", way)
+        outside, labels = RunFolder(runs / "ksn").prediction("ood-0", way)
         assert len(labels) == len(outside.probs) == 2  # a fifth of the folder is its test split
-        auroc = ks.metrics.auroc(inside.entropy, outside.entropy)
-        assert found["ood"][way]["auroc_entropy"] == pytest.approx(auroc, abs=1e-6)
-    assert found["ood"]["name"] == f"folder:{images}"
+        (other,) = found["ood"]["sets"]
+        for name, score in ks.outlier_scores(inside).items():
+            expected = ks.metrics.detection(score, ks.outlier_scores(outside)[name])
+            if way == "mean" and name in ("mutual_information", "variation_ratio"):
+                assert name not in other["scores"][way]  # one network does not disagree
+            else:
+                assert other["scores"][way][name] == pytest.approx(expected, abs=1e-6)
+    assert other["name"] == f"folder:{images}"
+    assert other["images"] == 2
+    kept = RunFolder(runs / "ksn").found()
+    assert kept["ood"]["sets"] == found["ood"]["sets"]
+    assert kept["ood"]["settings"]["samples"] == 5
 
 
 def test_a_data_set_against_itself_is_no_better_than_chance_and_the_report_shows_it(command, runs, tmp_path):
     result = command("evaluate", runs / "ksn", "--samples", 2, "--ood", "digits")
     assert result.code == 0, result.err
-    assert "against digits: AUROC 0.5000 by entropy, 0.5000 by mutual information" in " ".join(result.out.split())
+    assert "digits against digits" in result.out
+    assert "mutual information 0.5000" in " ".join(result.out.split())
     assert "KSN-E" in result.out
+    assert command("evaluate", runs / "ksn", "--samples", 2).code == 0  # what was found about other data stays
     assert command("report", runs / "ksn", "-o", tmp_path / "with.html").code == 0
-    assert command("evaluate", runs / "ksn", "--samples", 2).code == 0
-    assert command("report", runs / "ksn", "-o", tmp_path / "without.html").code == 0
+    assert command("report", runs / "plain", "-o", tmp_path / "without.html").code == 0
     assert ["AUROC 0.500" in (tmp_path / name).read_text() for name in ("with.html", "without.html")] == [True, False]
+
+
+def test_damaged_test_images_give_curves_that_are_kept_and_shown(command, runs, tmp_path):
+    shown = command("evaluate", runs / "ksn", "--samples", 2, "--shift", "contrast", "--shift-images", 20).out
+    found = RunFolder(runs / "ksn").found()["shift"]
+    assert (found["images"], found["severities"], found["settings"]["samples"]) == (20, list(range(6)), 2)
+    curve = found["curves"]["ensemble"]["contrast"]["accuracy"]
+    assert " ".join(["contrast", "ACC ↑", *(f"{value:.4f}" for value in curve)]) in " ".join(shown.split())
+    assert command("report", runs / "ksn", "-o", tmp_path / "page.html").code == 0
+    assert "Test images (20) are damaged in one way" in (tmp_path / "page.html").read_text()
+
+
+def test_shift_and_other_data_that_can_not_be_had_are_refused_in_one_line(refused, runs):
+    for said, *options in (
+        ("the corruption 'blurr' is unknown (did you mean blur?)", "--shift", "blurr"),
+        ("shift_images is 0", "--shift", "all", "--shift-images", 0),
+        ("the data set 'mnits' is unknown (did you mean mnist?)", "--ood", "digits,mnits"),
+        ("ood_fit is 'cut'; allowed are resize, pad, refuse", "--ood", "digits", "--ood-fit", "cut"),
+    ):
+        assert said in refused("evaluate", runs / "ksn", *options)
 
 
 def test_a_temperature_is_fitted_on_what_was_held_out(command, refused, runs):

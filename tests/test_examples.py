@@ -35,7 +35,9 @@ def number(pattern, text):
 
 
 def test_every_example_is_run_here():
-    assert EXAMPLES == ["k_tied_normal", "lightning_module", "plain_loop", "regression_bands", "transformers_model"]
+    assert EXAMPLES == [
+        "corruption_grid", "k_tied_normal", "lightning_module", "plain_loop", "regression_bands", "transformers_model"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -44,6 +46,12 @@ def test_an_example_says_how_to_run_it_and_stays_short(name):
     assert text.startswith('"""')
     assert f"    python examples/{name}.py" in text.split('"""')[1]
     assert len(text.split('"""', 2)[2].strip().splitlines()) <= 65
+
+
+def test_corruption_grid(tmp_path):
+    assert "10 corruptions of digits" in run("corruption_grid", tmp_path, tmp_path / "grid.png")
+    with Image.open(tmp_path / "grid.png") as grid:
+        assert min(grid.size) > 400
 
 
 def test_k_tied_normal(tmp_path):

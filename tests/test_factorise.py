@@ -7,6 +7,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import kernelseed as ks
+from kernelseed.core import export
+from kernelseed.fast.costs import assuming
+from kernelseed.fast.thin import MULTIPLICATIONS
 
 LAYERS = {
     "linear": (nn.Linear(30, 20), (4, 30)),
@@ -69,7 +72,7 @@ def test_a_fixed_weight_is_multiplied_out_where_that_is_cheaper(layer, batch, tr
     """At full rank two layers are dearer than one, but a product for one small batch is dearer still."""
     net = ks.germinate(layer, 1.0, min_rank=1, fixed=True)
     x = torch.randn(batch, 8, 4, 4) if isinstance(layer, nn.Conv2d) else torch.randn(batch, 8)
-    with torch.set_grad_enabled(training):
+    with torch.set_grad_enabled(training), assuming(MULTIPLICATIONS):
         draw = net.draw()
         output = draw(x)
     assert ("source" in vars(draw.samples["weight"])) == dense
@@ -131,3 +134,20 @@ def test_a_weight_is_multiplied_out_as_when_it_was_drawn():
 def test_a_fixed_network_takes_an_empty_batch():
     net = ks.germinate(nn.Linear(8, 8), 1.0, min_rank=1, fixed=True)
     assert net.draw()(torch.randn(0, 8)).shape == (0, 8)
+
+
+def test_with_an_example_a_layer_stays_dense_where_two_calls_are_slower(monkeypatch):
+    """Timed layer by layer; here the first is found to be faster dense."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    net, x = ks.germinate(model, 0.25), torch.randn(3, 64)
+    assert [type(layer) for layer in ks.factorise(net)] == [nn.Sequential, nn.ReLU, nn.Sequential]
+    monkeypatch.setattr("kernelseed.core.export._faster", lambda dense, pair, seen: seen is x)
+    thin = ks.factorise(net, example=x)
+    assert [type(layer) for layer in thin] == [nn.Linear, nn.ReLU, nn.Sequential]
+    torch.testing.assert_close(thin(x), ks.collapse(net)(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_faster_of_two_layers_is_found():
+    small, large, x = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 4000), nn.Linear(4000, 8)), torch.randn(500, 8)
+    assert export._faster(small, large, x)
+    assert not export._faster(large, small, x)

@@ -24,8 +24,8 @@ import kernelseed as ks
 from kernelseed import report
 from kernelseed.core import files
 from kernelseed.errors import ArgumentError, NonFiniteError, StorageError
-from kernelseed.training import Config, RunFolder, classify, evaluate, train, trainer, write_csv
-from kernelseed.training.run_folder import RESULT_SCHEMA, RUN_SCHEMA
+from kernelseed.training import Config, RunFolder, evaluate, predict_files, train, trainer, write_csv
+from kernelseed.training.run_schemas import RESULT_SCHEMA, RUN_SCHEMA
 
 TINY = Config(width=4, epochs=2, batch_size=512, samples=2, update_bn=0, stem="cifar")
 
@@ -395,7 +395,7 @@ def test_every_use_of_a_broken_run_is_answered_with_the_file(name, text, run):
     if name != "metrics.csv":
         uses.append(lambda: evaluate(run.path))
     if name == "config.json":
-        uses += [lambda: train(None, run.path, resume=True), lambda: classify(run.path, [])]
+        uses += [lambda: train(None, run.path, resume=True), lambda: predict_files(run.path, [])]
     for use in uses:
         with pytest.raises(StorageError, match=name):
             use()

@@ -94,7 +94,7 @@ def test_no_rho_gives_a_zero_deviation_or_anything_that_is_not_finite():
         kl = draw.kl(ks.ScaleMixture())
         (draw(torch.randn(3, 40)).mean() + kl).backward()
         weight = net.weights["weight"]
-        assert (draw.samples["weight"]._drawn.record.std > 0).all()
+        assert (draw.samples["weight"]._drawn.std > 0).all()
         for tensor in (draw.samples["weight"].value, kl, weight.mu.grad, weight.rho.grad):
             assert tensor.isfinite().all()
         if rho <= -16:  # nothing but the entropy pulls at so small a deviation

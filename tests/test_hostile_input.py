@@ -26,7 +26,10 @@ from kernelseed.cli import show
 from kernelseed.cli.show import comparison, literal
 from kernelseed.core import cell, printable, storage
 from kernelseed.errors import KernelseedError, StorageError
-from kernelseed.training import Config, RunFolder, classify, describe_run, evaluate, trainer
+from kernelseed.report.page import SECTIONS
+from kernelseed.report.sections import Shown
+from kernelseed.report.svg import look
+from kernelseed.training import Config, RunFolder, describe_run, evaluate, predict_files, trainer
 
 FEW = settings(
     max_examples=30, derandomize=True, deadline=None, database=None,
@@ -508,19 +511,25 @@ def plain_run(hostile, tmp_path_factory):
     """A copy of the run under an ordinary name, and the contents of its files."""
     run = tmp_path_factory.mktemp("run") / "run"
     shutil.copytree(hostile[1], run)
-    evaluate(run, ood="digits")
-    return run, {
-        name: (run / name).read_text() for name in ("config.json", "result.json", "evaluation.json", "metrics.csv")
-    }
+    evaluate(run, ood="digits", shift="contrast", shift_images=5)
+    return run, {name: (run / name).read_text() for name in (*ASKED, "metrics.csv")}
+
+
+def sections_of(run):
+    """What the report's page shows of what was found about a run."""
+    shown = [Shown(record, record.label, look(0)) for record in report.read([run])]
+    return [make(shown) for make in SECTIONS]
 
 
 ASKED = {
-    "config.json": [lambda run, image: classify(run, [image]), lambda run, image: describe_run(run)],
+    "config.json": [lambda run, image: predict_files(run, [image]), lambda run, image: describe_run(run)],
     "result.json": [
         lambda run, image: report.read([run]),
         lambda run, image: comparison([RunFolder(run).result()], ""),
     ],
-    "evaluation.json": [lambda run, image: report.read([run])],
+    "evaluation.json": [lambda run, image: RunFolder(run).evaluation()],
+    "ood.json": [lambda run, image: sections_of(run)],
+    "shift.json": [lambda run, image: sections_of(run)],
 }
 
 

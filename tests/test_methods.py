@@ -380,7 +380,7 @@ def test_last_layer_converts_the_head_alone(model, head):
 
 
 def points(posterior):
-    (source,) = posterior.decoded.values()
+    source = posterior.mean().samples["weight"].source
     for column in range(4):
         for sign in (-2.0, 2.0):
             noise = torch.zeros_like(source.std)

@@ -328,6 +328,8 @@ def test_ood_metrics_are_their_literal_definitions_and_sklearns(inside, out):
     assert auroc == pytest.approx(sklearn.metrics.roc_auc_score(is_out, both), abs=1e-12)
     fpr = metrics.fpr_at_95_tpr(torch.tensor(inside), torch.tensor(out))
     assert fpr == pytest.approx(reference.fpr_at_95_tpr(inside, out), abs=1e-12)
+    aupr = metrics.aupr(torch.tensor(inside), torch.tensor(out))
+    assert aupr == pytest.approx(sklearn.metrics.average_precision_score(is_out, both), abs=1e-12)
     all_fpr, all_tpr, _ = sklearn.metrics.roc_curve(is_out, both, drop_intermediate=False)
     assert fpr == pytest.approx(all_fpr[all_tpr >= 0.95 - 1e-12].min(), abs=1e-12)
 

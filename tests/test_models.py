@@ -16,7 +16,7 @@ from torch import nn
 import kernelseed as ks
 from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError, StorageError
 from kernelseed.models import BUILDERS, build, mlp, own, perceptron, resnet, resnet18, resnet34, resnet50
-from kernelseed.training import Config, RunFolder, classify, describe_run, evaluate, train
+from kernelseed.training import Config, RunFolder, describe_run, evaluate, predict_files, train
 
 PATH = "own_models:convnet"
 SMALL = Config(model=PATH, epochs=1, batch_size=256, samples=2, update_bn=0)
@@ -362,9 +362,9 @@ def test_a_model_and_data_of_your_own_in_python(tmp_path):
     Image.fromarray(data.test.images[1, 0].numpy()).save(tmp_path / "bright.png")
     found = evaluate(run.path, temperature=True, model=module, data=data)
     assert found["metrics"]["mean"].keys() == result["metrics"]["mean"].keys()
-    with_statistics = classify(run.path, [tmp_path / "bright.png"], model=module, data=data)
+    with_statistics = predict_files(run.path, [tmp_path / "bright.png"], model=module, data=data)
     with pytest.warns(UserWarning, match="no BatchNorm statistics .*given in Python: give it again there, data="):
-        without = classify(run.path, [tmp_path / "bright.png"], model=module)
+        without = predict_files(run.path, [tmp_path / "bright.png"], model=module)
     assert without != with_statistics
     (record, _) = ks.report.read([run.path], data=data)
     assert record.images.shape == (48, 1, 6, 5)

@@ -25,7 +25,13 @@ PUBLISHED = """
 BUDGET = 1e-3
 ROUNDING = 2e-6
 KEY = torch.tensor([-123456789, 987654321], dtype=torch.int32)
-MAKERS = {"C": philox.normal, "plain": philox._plain}
+
+
+def plain(n, key, weight=0, part=0):
+    return philox._plain([n], key, [weight], [part])
+
+
+MAKERS = {"C": philox.normal, "plain": plain}
 every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 
 
@@ -117,6 +123,15 @@ def test_it_is_the_same_with_and_without_a_compiler(monkeypatch):
     in_c = philox.normal(n, KEY, 1, 2)
     monkeypatch.setattr(kernels, "library", lambda: None)
     torch.testing.assert_close(philox.normal(n, KEY, 1, 2), in_c, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("maker", [philox.normals, philox._plain], ids=["C", "plain"])
+def test_many_streams_are_each_as_if_made_alone(maker):
+    counts, weights, parts = [1, 2048, 0, 5000, 300_000], [3, 2**32 - 1, 0, 3, 4], [0, 1, 2, 2**31, 0]
+    together = maker(counts, KEY, weights, parts).split(counts)
+    for stream, *name in zip(together, counts, weights, parts, strict=True):
+        n, weight, part = name
+        torch.testing.assert_close(stream, philox.normal(n, KEY, weight, part), rtol=0, atol=ROUNDING)
 
 
 @every_maker

@@ -265,8 +265,8 @@ def test_the_seed_decides():
 
 def test_each_weight_is_decoded_and_each_draw_made_once_for_the_whole_data_set(monkeypatch):
     net, decoded = bayesian(), []
-    moments = ks.KernelSeed.moments
-    monkeypatch.setattr(ks.KernelSeed, "moments", lambda self: decoded.append(self) or moments(self))
+    decode = ks.KernelSeed.decoded
+    monkeypatch.setattr(ks.KernelSeed, "decoded", lambda self: decoded.append(self) or decode(self))
     p = ks.predict(net, X[:1].expand(12, 3), samples=4, batch_size=2)
     assert len(decoded) == len(net.weights)
     # The same draws for every batch: equal rows have equal predictions.

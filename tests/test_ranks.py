@@ -111,6 +111,23 @@ def test_gaussians_on_the_factors_train_predict_and_run_as_thin_layers(over):
     assert ks.metrics.accuracy(ks.predict(net, x, update_bn=x).probs, y) > 0.9
 
 
+@pytest.mark.parametrize("over", ["factors", "channels"])
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(1, 8, 3), nn.Conv2d(6, 4, 3), nn.Linear(12, 9)], ids=["rank 1", "conv", "linear"]
+)
+def test_factors_drawn_by_the_kernels_are_those_of_plain_operations(layer, over, monkeypatch):
+    """The same weights from the same seed, the same KL, and the same gradients of all parameters."""
+    net, found = ks.germinate(layer, 0.5, min_rank=1, over=over), []
+    for ways in ("kernels", "plain"):
+        if ways == "plain":
+            monkeypatch.setattr("kernelseed.core.weights.gaussian_factors.supports", lambda *tensors: False)
+        draw = net.draw(torch.Generator().manual_seed(3))
+        value, kl = draw.weights["weight"], draw.kl(ks.ScaleMixture())
+        gradients = torch.autograd.grad(value.square().sum() + 0.1 * kl, list(net.weights.parameters()))
+        found.append((value, kl, gradients))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
 BAD = {
     "budget too small": (lambda m: ks.germinate(m, budget=1e-4), ["budget is 0.0001", "rank 1", "at least"]),
     "budget negative": (lambda m: ks.germinate(m, budget=-1), ["budget is -1", "above 0"]),

@@ -27,8 +27,27 @@ from kernelseed.report.labels import Box, label_points, spread, text_width
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Scale, look, scale_for
 from kernelseed.training import Config, RunFolder
 
-SECTIONS = ("table", "size", "reliability", "confidence", "risk", "ood", "images", "curves", "configs")
+SECTIONS = ("table", "size", "reliability", "confidence", "risk", "shift", "ood", "images", "curves", "configs")
 HOSTILE = '"><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>'
+
+
+def ood_set(name: str) -> dict:
+    measured = {"auroc": 0.75, "aupr": 0.5, "fpr_at_95_tpr": 0.25}
+    scores = {way: {"entropy": measured, "energy": measured} for way in ("mean", "ensemble")}
+    return {"name": name, "images": 10, "converted": "3 x 9 x 9 to 1 x 8 x 8: shrunk", "scores": scores}
+
+
+def shift_found(worse: float = 0.0) -> dict:
+    """Two corruptions, of which the second does more harm."""
+    falls = {
+        name: {
+            "accuracy": [0.9 - worse / 4 - harm * severity for severity in range(6)],
+            "nll": [0.3 + worse + 4 * harm * severity for severity in range(6)],
+            "ece": [0.02 + harm * severity for severity in range(6)],
+        }
+        for name, harm in (("blur", 0.02), ("gaussian-noise", 0.1))
+    }
+    return {"images": 1234, "curves": {"mean": falls, "ensemble": falls}}
 
 
 def make_run(slot: int = 0, count: int = 1000, **changes: object) -> RunRecord:
@@ -56,8 +75,9 @@ def make_run(slot: int = 0, count: int = 1000, **changes: object) -> RunRecord:
         "result": {"seconds": 100.0 + slot, "seed": slot, "versions": {"torch": "2.13"}},
         "class_names": [f"digit {i}" for i in range(10)],
         "images": shared.integers(256, size=(count, 1, 8, 8), dtype=np.uint8).repeat(2, 2).repeat(2, 3),
-        "ood_name": "letters",
-        "ood_entropy": own.uniform(0.5, 2.3, size=count),
+        "way": "ensemble",
+        "found": {"ood": {"sets": [ood_set("letters")]}, "shift": shift_found(0.1 * slot)},
+        "ood_entropy": {"letters": own.uniform(0.5, 2.3, size=count)},
     }
     return RunRecord(**values | changes)
 
@@ -88,6 +108,20 @@ def test_every_section_is_there(page, runs):
     assert "&#34;torch&#34;: &#34;2.13&#34;" in page
 
 
+def test_shift_is_shown_as_means_over_corruptions_and_for_each():
+    page = render([make_run(0, 50), make_run(1, 50, found={}), make_run(2, 50)])
+    section = page[page.index('<section id="shift">') : page.index('<section id="ood">')]
+    assert "Test images (1,234) are damaged in 2 ways" in section
+    rows = re.findall(r'<th scope="row">.*?</tr>', section, re.DOTALL)
+    assert len(rows) == 2  # the second run does not hold it
+    cells = [re.findall(r"<td[^>]*>([\d.]+)", row) for row in rows]
+    # 0.9 - 0.06 severity is the mean of both; NLL 0.3 + 0.24 severity, ECE 0.02 + 0.06 severity
+    assert cells[0] == ["0.9000", "0.7200", "0.6000", "0.3000", "1.0200", "1.5000", "0.0200", "0.2000", "0.3200"]
+    assert cells[1][3:6] == ["0.5000", "1.2200", "1.7000"]
+    assert section.count("<polygon") == 2 * 3  # a band for each run and metric
+    assert "gaussian-noise" in section
+
+
 def test_one_colour_per_run_in_every_figure(page, runs):
     for slot in range(len(runs)):
         assert page.count(look(slot).colour) > 20
@@ -95,7 +129,7 @@ def test_one_colour_per_run_in_every_figure(page, runs):
 
 def test_best_values_are_marked_with_their_ties():
     accuracies = [0.91, 0.95001, 0.95004]
-    runs = [make_run(i, 50, metrics={"accuracy": a, "nll": 0.2 + i}) for i, a in enumerate(accuracies)]
+    runs = [make_run(i, 50, metrics={"accuracy": a, "nll": 0.2 + i}, found={}) for i, a in enumerate(accuracies)]
     assert [cell.best for cell in cells(runs, column("ACC"))] == [False, True, True]  # both read 0.9500
     assert [cell.best for cell in cells(runs, column("NLL"))] == [True, False, False]
     assert [cell.text for cell in cells(runs, column("ECE"))] == ["–"] * 3  # not measured
@@ -142,7 +176,8 @@ def test_headline_claims_only_what_the_test_set_can_tell():
 
 def test_hostile_text_is_harmless():
     run = make_run(
-        0, 50, name=HOSTILE, label=HOSTILE, method=HOSTILE, ood_name=HOSTILE, class_names=[HOSTILE] * 10,
+        0, 50, name=HOSTILE, label=HOSTILE, method=HOSTILE, class_names=[HOSTILE] * 10,
+        found={"ood": {"sets": [ood_set(HOSTILE)]}}, ood_entropy={HOSTILE: np.ones(3)},
         config={"data": HOSTILE, HOSTILE: HOSTILE}, result={HOSTILE: HOSTILE},
         curves={HOSTILE: ([1, 2], [1, 2])},
     )  # fmt: skip
@@ -164,21 +199,17 @@ def test_works_with_little():
         0,
         40,
         images=None,
-        ood_name=None,
-        ood_entropy=None,
+        found={},
+        ood_entropy={},
         curves={},
         mutual_information=None,
         class_names=[],
         config={},
     )
     page = render([bare])
-    for said in (
-        "no test images",
-        "no training curves",
-        "No run was tested on out-of-distribution data",
-        "95% interval",
-    ):
+    for said in ("no test images", "no training curves", "95% interval"):
         assert said in page
+    assert not re.search("#(ood|shift)", page)  # no run holds them
     mixed = render([bare, make_run(1, 40)])
     assert mixed.count("AUROC 0.") == 1
     assert "no test images" not in mixed
@@ -190,14 +221,14 @@ def test_perfect_and_hopeless_runs_can_be_drawn():
     labels = np.arange(20) % 10
     for truth in (labels, (labels + 1) % 10):
         probs = np.eye(10)[labels]
-        run = make_run(0, 20, probs=probs, labels=truth, entropy=np.zeros(20), ood_entropy=np.zeros(5))
+        run = make_run(0, 20, probs=probs, labels=truth, entropy=np.zeros(20), ood_entropy={"letters": np.zeros(5)})
         assert "NaN" not in render([run])
         assert ">nan" not in render([run])
 
 
 def test_arrays_may_be_read_only():
     run = make_run(0, 50)
-    for array in (run.probs, run.labels, run.entropy, run.images, run.ood_entropy):
+    for array in (run.probs, run.labels, run.entropy, run.images, *run.ood_entropy.values()):
         array.flags.writeable = False  # as from a memory map
     assert "AUROC 0." in render([run])
 
@@ -244,14 +275,14 @@ def test_a_run_folder_gives_a_record_for_each_way_of_predicting(tmp_path, monkey
     monkeypatch.setattr(
         RunFolder,
         "prediction",
-        lambda run, part, way: (outside if part == "ood" else inside, torch.arange(4) % 3),
+        lambda run, part, way: (outside if part == "ood-0" else inside, torch.arange(4) % 3),
     )
-    monkeypatch.setattr(RunFolder, "has_prediction", lambda run, part, way: True)
-    monkeypatch.setattr(RunFolder, "evaluation", lambda run: {"ood": {"name": "letters", "mean": {}}})
+    monkeypatch.setattr(RunFolder, "has_prediction", lambda run, part, way: way == "mean")
     for folder in ("a/seed-0", "b/seed-0"):
         run = RunFolder.create(tmp_path / folder, run_config(Config(), ["x", "y", "z"]))
         half = dict.fromkeys(metrics.METRICS, 0.5)
         run.write_result(run_result(metrics={"mean": {**half, "nll": 1.0}, "ensemble": half}))
+        run.write_found("ood", {"labels": {}, "sets": [ood_set("letters")]})
         run.write_metrics([{"epoch": 1, "loss": 3.0, "seconds": 9.0}])
     with pytest.warns(UserWarning, match="no images in the report: digits are not here"):
         ensemble, mean, *_ = found = read([tmp_path / "a/seed-0", tmp_path / "b/seed-0"])
@@ -259,8 +290,9 @@ def test_a_run_folder_gives_a_record_for_each_way_of_predicting(tmp_path, monkey
         ("a/seed-0", "E"), ("a/seed-0", "P"), ("b/seed-0", "E"), ("b/seed-0", "P")
     ]  # fmt: skip
     assert (ensemble.images, ensemble.curves, ensemble.class_names) == (None, {"loss": ([1], [3])}, ["x", "y", "z"])
-    assert (ensemble.ood_name, ensemble.ood_entropy) == (None, None)
-    assert (mean.ood_name, len(mean.ood_entropy), mean.mutual_information) == ("letters", 5, None)
+    assert [run.way for run in found] == ["ensemble", "mean"] * 2
+    assert mean.found == {"ood": {"labels": {}, "sets": [ood_set("letters")]}}
+    assert (ensemble.ood_entropy, len(mean.ood_entropy["letters"]), mean.mutual_information) == ({}, 5, None)
     assert (ensemble.metrics["nll"], mean.metrics["nll"], mean.relative_size) == (0.5, 1.0, 0.5)
 
 

@@ -1,6 +1,8 @@
 """Void taps: a trimmed convolution is the convolution, with less work."""
 
 import copy
+import dataclasses
+import json
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import kernelseed as ks
-from kernelseed.fast.taps import TrimmedConv2d, by_position, conv2d, live_taps, trim, windows
+from kernelseed.fast.costs import TABLE, Costs, assuming, current_costs, known_costs
+from kernelseed.fast.processor import processor_kind
+from kernelseed.fast.taps import TrimmedConv2d, by_position, conv2d, live_convolution, live_taps, trim, windows
 from kernelseed.models.resnet import resnet18
 
 settings_of_an_axis = st.tuples(  # pixels, taps, stride, padding, dilation
@@ -74,25 +78,59 @@ def test_leaves_out_only_what_has_no_gradient(axis):
     assert not weight.grad[0, 0, void].any()
 
 
+POSITIONS = Costs(convolution=1, product=1e-3)
+"""Of a processor whose matrix products are a thousand times as fast as its convolutions."""
+
+
 @pytest.mark.parametrize(
-    ("batch", "extent", "groups", "products"),
-    [(64, 2, 1, 4), (64, 1, 1, 1), (64, 3, 1, 0), (63, 2, 1, 0), (64, 2, 2, 0)],
+    ("costs", "extent", "groups", "products"),
+    [
+        (POSITIONS, 2, 1, 4),
+        (POSITIONS, 1, 1, 1),
+        (POSITIONS, 3, 1, 9),
+        (POSITIONS, 2, 2, 0),
+        (Costs(convolution=1, product=2), 1, 1, 0),
+        (Costs(convolution=1, product=1, call=1e6), 2, 1, 0),
+        (Costs(convolution=1, product=1e-3, byte=1e3), 2, 1, 0),
+    ],
 )
-def test_products_for_few_positions_and_a_large_batch(batch, extent, groups, products, monkeypatch):
+def test_products_by_position_where_they_cost_less(costs, extent, groups, products, monkeypatch):
     torch.manual_seed(0)
     layer = nn.Conv2d(2, 4, 3, padding=1, groups=groups)
-    x = torch.randn(batch, 2, extent, extent)
+    x = torch.randn(64, 2, extent, extent)
     expected = layer(x)
     seen = []
     multiply = Tensor.__matmul__
     monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: seen.append(b.shape) or multiply(a, b))
-    torch.testing.assert_close(trim(layer)(x), expected)
+    with assuming(costs):
+        torch.testing.assert_close(trim(layer)(x), expected)
     assert len(seen) == products
+
+
+@pytest.mark.parametrize("kind", [*json.loads(TABLE.read_text()), "a kind that nobody measured"])
+def test_every_kind_of_processor_has_costs_that_choose(kind):
+    """On any of them, one pixel of many channels is a product, and a large image a convolution of the library."""
+    found = known_costs(kind)
+    one, many = (live_convolution(extent, 3, 1, 1, 1) for extent in (1, 28))
+    for training in (True, False):
+        whole, products = many.times(128, 64, 64, found, training)
+        assert whole < products
+    whole, products = one.times(128, 512, 512, found, True)
+    assert products < whole
+
+
+def test_costs_are_measured():
+    found = Costs.measured(repeats=1)
+    assert all(value > 0 for value in dataclasses.astuple(found))
+    with assuming(found):
+        assert current_costs() is found
+    assert current_costs() == known_costs(processor_kind())
 
 
 def test_products_for_many_draws_at_once():
     weights, x = torch.randn(3, 5, 2, 3, 3), torch.randn(64, 2, 2, 2)
-    together = torch.func.vmap(lambda weight: conv2d(x, weight, padding=1))(weights)
+    with assuming(POSITIONS):
+        together = torch.func.vmap(lambda weight: conv2d(x, weight, padding=1))(weights)
     torch.testing.assert_close(together, torch.stack([F.conv2d(x, weight, padding=1) for weight in weights]))
 
 
@@ -100,7 +138,8 @@ def test_products_for_many_draws_at_once():
 def test_products_lay_their_output_out_as_the_convolution_does(layout):
     layer = nn.Conv2d(3, 5, 3, padding=1)
     x = torch.randn(64, 3, 2, 2).to(memory_format=layout)
-    assert trim(copy.deepcopy(layer))(x).stride() == layer(x).stride()
+    with assuming(POSITIONS):
+        assert trim(copy.deepcopy(layer))(x).stride() == layer(x).stride()
 
 
 def test_one_pixel_runs_one_tap(monkeypatch):
@@ -150,7 +189,8 @@ def test_thin_layers_leave_them_out_too(channels, extent, stride, monkeypatch):
     wide = []  # the layer's own call, then ours
     run = F.conv2d
     monkeypatch.setattr(F, "conv2d", lambda x, w, *rest: wide.append(w.shape[-1]) or run(x, w, *rest))
-    output = net.draw()(x)
+    with assuming(Costs(convolution=1, product=1e3)):  # no products by position, and none to multiply out
+        output = net.draw()(x)
     taps = live_taps(extent, 3, stride, 1, 1)[0]
     assert wide == [3, taps.stop - taps.start]
     torch.testing.assert_close(output, ks.collapse(net)(x), atol=1e-5, rtol=1e-5)

@@ -29,6 +29,7 @@ def list_command(data_dir: DataDir = None, json: Json = False) -> None:
         where = literal(entry.where) if entry.where else "[dim]not here: kernelseed data get[/]"
         table.add_row(entry.name, entry.description, where)
     table.add_row("folder:PATH", "images of your own, a folder a class", "")
+    table.add_row("csv:PATH", "a table of your own; --target names the column to predict", "")
     console.print(table)
 
 

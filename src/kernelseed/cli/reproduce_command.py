@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import rich.table
 import typer
@@ -57,7 +57,7 @@ def reproduce(
         str, typer.Option(help=f"The size of the networks and of the training: {', '.join(PRESETS)}.")
     ] = "paper",
     presets: Annotated[
-        bool, typer.Option("--presets", is_eager=True, callback=_show_presets, help="Show the presets, and do no more.")
+        bool, typer.Option("--presets", is_eager=True, callback=_show_presets, help="Show them.")
     ] = False,
     rows: Annotated[
         str | None, typer.Option(help=f"Which networks, with commas; default: all. {', '.join(NETWORKS)}")
@@ -105,12 +105,14 @@ def reproduce(
     except KeyboardInterrupt:
         say("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
-    if not found:  # another rank reports
-        return
-    figures = _figure(plan, out, results)
+    if found:  # else another rank reports
+        _show(plan, found, _figure(plan, out, results), out, json)
+
+
+def _show(plan: Plan, found: dict[str, list[dict[str, Any]]], figures: list[Path], out: Path, json: bool) -> None:
     if json:
         return print_json(found)
-    _print(paper_table(data, found, preset))
+    _print(paper_table(plan.data, found, plan.preset))
     for path in (*(out / plan.folder / name for name in TABLES), *figures):
         console.print(f"Wrote [bold]{literal(path)}[/]", soft_wrap=True)
 

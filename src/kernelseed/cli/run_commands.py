@@ -10,11 +10,12 @@ from rich.table import Column, Table
 
 from kernelseed import report
 from kernelseed.cli.data_commands import DataDir, Json
+from kernelseed.cli.found_tables import ood_tables, shift_tables
 from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.show import comparison, console, literal, megas, narrow_table, print_json, say
 from kernelseed.core import cell
 from kernelseed.errors import PathExistsError
-from kernelseed.training import classify, describe_run, evaluate, write_csv
+from kernelseed.training import describe_run, evaluate, predict_files, write_csv
 
 Run = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
 
@@ -27,28 +28,42 @@ def evaluate_command(
         typer.Option(help="Training images for each draw's BatchNorm; 0: running statistics. Default: the run's."),
     ] = None,
     temperature: Annotated[bool, typer.Option(help="Scale by a temperature fitted on the validation split.")] = False,
-    ood: Annotated[str | None, typer.Option(help="Out-of-distribution data to tell apart by entropy.")] = None,
+    ood: Annotated[
+        str | None, typer.Option(help="Data sets to tell from the test set, with commas between: mnist,kmnist.")
+    ] = None,
+    ood_fit: Annotated[
+        str, typer.Option(help="Their images of another size or channel count: resize, pad or refuse.")
+    ] = "resize",
+    shift: Annotated[
+        str | None,
+        typer.Option(help="Damage the test images: all, or names with commas between, such as blur,rotation."),
+    ] = None,
+    shift_images: Annotated[int | None, typer.Option(help="So many test images for --shift; default: all.")] = None,
     model: ModelAgain = None,
     trust_model: TrustModel = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Test a run again: with other draws, other BatchNorm statistics, a temperature, or on other data."""
-    found = evaluate(run, samples, update_bn, temperature, ood, data_dir, **own_model(model, trust_model))
+    """Test a run again: with other draws, other BatchNorm statistics, a temperature, on damaged or on other data.
+
+    What --shift and --ood find is kept in the run's folder, and `kernelseed report` shows it.
+    """
+    found = evaluate(
+        run, samples, update_bn, temperature, ood, data_dir,
+        shift=shift, shift_images=shift_images, ood_fit=ood_fit, **own_model(model, trust_model),
+    )  # fmt: skip
     if json:
         return print_json(found)
     console.print(comparison([found], literal(f"{found['config']['data']}: {run}")))
-    for way, shift in found.get("ood", {}).items():
-        if way != "name":
-            console.print(
-                f"{literal(found['labels'][way])} against {literal(ood)}: AUROC {shift['auroc_entropy']:.4f} by "
-                f"entropy, {shift['auroc_mutual_information']:.4f} by mutual information"
-            )
+    for table in (*shift_tables(found), *ood_tables(found)):
+        console.print(table)
 
 
 def predict_command(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(help="Image files.", metavar="IMAGES...")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Image files, or one CSV file for a run of a table.", metavar="FILES...")
+    ],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="A CSV file to write; default: print.")] = None,
     samples: Annotated[int | None, typer.Option(help="Draws to average; default: the run's.")] = None,
     risk: Annotated[
@@ -63,7 +78,10 @@ def predict_command(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Classify images: label, confidence, entropy, mutual information, whether to abstain (--risk), sets (--coverage).
+    """Predict for images or the rows of a table.
+
+    Of classes it says label, confidence, entropy, mutual information, whether to abstain (--risk), sets (--coverage).
+    Of numbers it says mean, standard deviation, and its aleatoric and epistemic part.
 
     The last two come from the run's validation split and hold for images that are like it. Each draw gets its BatchNorm
     statistics from the run's training data; where those are not at hand, a warning says so.
@@ -71,7 +89,7 @@ def predict_command(
     if out is not None and out.exists():
         raise PathExistsError(f"{out} exists; choose another name, or remove it first.")
     own = own_model(model, trust_model)
-    found = classify(run, images, samples, risk, data_dir, confidence=confidence, coverage=coverage, **own)
+    found = predict_files(run, files, samples, risk, data_dir, confidence=confidence, coverage=coverage, **own)
     if json:
         return print_json(found)
     rows = found["predictions"]

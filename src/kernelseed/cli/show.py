@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kernelseed.core import printable, to_json
-from kernelseed.metrics import METRICS
+from kernelseed.metrics import metrics_of
 
 console = Console(emoji=False)  # a class may be called :cat:
 stderr = Console(stderr=True, emoji=False)
@@ -62,10 +62,11 @@ def rows_of(result: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str,
 def comparison(results: Sequence[dict[str, Any]], title: str) -> Table:
     """Methods against metrics, the best value of each column in bold."""
     rows = [row for result in results for row in rows_of(result)]
-    best = {key: metric.best(found[key] for _, _, found in rows) for key, metric in METRICS.items()}
-    table = narrow_table(["Model"], ["Params", "RS", *(metric.heading for metric in METRICS.values())], title)
+    known = metrics_of(rows[0][2])
+    best = {key: metric.best(found[key] for _, _, found in rows) for key, metric in known.items()}
+    table = narrow_table(["Model"], ["Params", "RS", *(metric.heading for metric in known.values())], title)
     for label, parameters, found in rows:
-        shown = {key: metric.show(found[key]) for key, metric in METRICS.items()}
+        shown = {key: metric.show(found[key]) for key, metric in known.items()}
         cells = [f"[bold]{text}[/]" if text == best[key] else text for key, text in shown.items()]
         table.add_row(literal(label), megas(parameters["trained"]), f"{parameters['relative']:.2f}", *cells)
     return table

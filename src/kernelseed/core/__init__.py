@@ -30,12 +30,14 @@ from kernelseed.core.files import (
     write_json,
     write_text,
 )
+from kernelseed.core.folding import fold_bn
 from kernelseed.core.likelihoods import Likelihood
 from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.core.names import cell, printable, utf8_path
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
 from kernelseed.core.objective import ELBO, Terms, call
+from kernelseed.core.outliers import OF_DRAWS, SCORES, outlier_scores
 from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
@@ -55,6 +57,8 @@ __all__ = [
     "ELBO",
     "ELEMENTWISE",
     "INITS",
+    "OF_DRAWS",
+    "SCORES",
     "WEIGHTS",
     "BayesianModule",
     "Classification",
@@ -90,6 +94,7 @@ __all__ = [
     "disk_file",
     "explained",
     "factorise",
+    "fold_bn",
     "generator_for",
     "germinate",
     "gigabytes",
@@ -100,6 +105,7 @@ __all__ = [
     "make_draws",
     "make_folder",
     "memory_limit",
+    "outlier_scores",
     "parse_json",
     "places",
     "predict",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelseed.core.noise import Noise
 from kernelseed.errors import ArgumentError
-from kernelseed.fast import LOG_SQRT_2PI, one_pass
+from kernelseed.fast import LOG_SQRT_2PI, one_pass, stored_as
 
 
 class Prior(Protocol):
@@ -93,10 +93,14 @@ class Gaussian:
 
     def sample(self, noise: Noise) -> Sample:
         """Draw once: mean + std * noise, differentiable in both."""
-        if self.std is None:
-            return self.at_mean()
-        normal = self.normal(noise)
+        return self.at_mean() if self.std is None else self.at(self.normal(noise))
+
+    def at(self, normal: Tensor) -> Sample:
+        """The sample that these standard normals give, which have the shape of the weight."""
+        assert self.std is not None
         value = torch.addcmul(self.mean.to(self.std.dtype), self.std, normal).to(self.mean.dtype)
+        if not torch.is_grad_enabled():
+            return GaussianSample(value, self, normal)
         # All gradients flow back through these four tensors.
         value, mean, std, log_std = one_pass(value, self.mean, self.std, log_std_of(self))
         return GaussianSample(value, Gaussian(mean, std, log_std, self.swapped), normal)
@@ -114,13 +118,39 @@ class Gaussian:
         """The KL divergence of the sample's Gaussian from this one, summed: any Gaussian of weights can be a prior."""
         return gaussian_kl(sample.source, at_least_float32(self.mean), self.std, log_std_of(self))
 
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the weight."""
+        return self.mean.shape
+
+    def moments(self) -> Gaussian:
+        """Itself."""
+        return self
+
+    @property
+    def gaussians(self) -> Sequence[Gaussian]:
+        """Itself; see `joint.OfGaussians`."""
+        return (self,)
+
+    def joined(self, samples: Sequence[Sample]) -> Sample:
+        """Its one sample."""
+        return samples[0]
+
+    def stored(self) -> tuple[Tensor, ...]:
+        """The tensors that state it, with their elements in the order of the noise."""
+        given = (self.mean, self.std, self.log_std)
+        return tuple(t.transpose(0, 1) if self.swapped else t for t in given if t is not None)
+
+    def restated(self, *flat: Tensor) -> Gaussian:
+        """The Gaussian of these tensors, which are flat, in their place."""
+        mean, std = flat[:2]
+        return Gaussian(mean, std, flat[2] if len(flat) > 2 else None)
+
     def normal(self, noise: Noise) -> Tensor:
         """Standard normals in the shape of the weight."""
         assert self.std is not None
-        shape = self.std.shape
-        if not self.swapped:
-            return noise.normal(shape, self.std.dtype, self.std.device)
-        return noise.normal((shape[1], shape[0], *shape[2:]), self.std.dtype, self.std.device).transpose(0, 1)
+        normals = noise.normal((self.std.numel(),), self.std.dtype, self.std.device)
+        return stored_as(normals, self.shape, self.swapped)
 
 
 T = TypeVar("T")
@@ -172,6 +202,11 @@ class Sample:
     def fixed(self) -> bool:
         """Whether the weight has no distribution and therefore no KL."""
         return self.source.fixed
+
+    @property
+    def parts(self) -> Sequence[Sample]:
+        """The samples whose KLs add up to its own: of the Gaussians that it is made of, if there are several."""
+        return (self,)
 
     @property
     def num_weights(self) -> int:

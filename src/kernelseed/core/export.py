@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from kernelseed.core import folding
 from kernelseed.core.conversion import deep_copy
+from kernelseed.core.folding import CONVOLUTIONS, require_example
 from kernelseed.core.network import BayesianModule, Draw
+from kernelseed.core.objective import call
+from kernelseed.core.prediction import evaluating
 from kernelseed.errors import ArgumentError, ArgumentTypeError
-from kernelseed.fast import TrimmedConv2d, is_transposed, thin_is_cheaper, thin_weights
+from kernelseed.fast import is_transposed, thin_is_cheaper, thin_weights
 
 
 @torch.no_grad()
-def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
+def collapse(net: BayesianModule, draw: Draw | None = None, *, fold_bn: bool = False, example: Any = None) -> nn.Module:
     """An ordinary module of the model's class, with dense weights: the posterior mean, or the given draw.
+
+    fold_bn  whether to fold BatchNorm into the convolutions before it, for evaluation: see `kernelseed.fold_bn`
+    example  an input of the network, which `fold_bn` needs
 
     It runs without kernelseed and works with torch.export, ONNX and quantisation as any plain module does.
 
@@ -28,6 +38,8 @@ def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
         raise ArgumentTypeError(
             f"net is a {type(net).__name__}; only a BayesianModule collapses, others are plain already."
         )
+    if fold_bn:
+        require_example(example)
     draw = net.mean() if draw is None else draw
     if draw.skeleton is not net.skeleton:
         raise ArgumentError("draw was made by another network; pass a draw of this one: collapse(net, net.draw()).")
@@ -42,16 +54,17 @@ def collapse(net: BayesianModule, draw: Draw | None = None) -> nn.Module:
             setattr(plain.get_submodule(path), leaf, parameter)
     for name, value in draw.buffers.items():
         plain.get_buffer(name).copy_(value)
-    return plain
-
-
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, TrimmedConv2d)
-"""Exactly these classes, because a subclass may use its weight in another way."""
+    return folding.fold_bn(plain, example) if fold_bn else plain
 
 
 @torch.no_grad()
-def factorise(net: BayesianModule) -> nn.Module:
+def factorise(net: BayesianModule, *, fold_bn: bool = False, example: Any = None) -> nn.Module:
     """The posterior mean as an ordinary module with fewer multiplications.
+
+    fold_bn  whether to fold BatchNorm into the convolutions before it, for evaluation: see `kernelseed.fold_bn`
+    example  an input like those to come. Each layer is then timed on what reaches it, dense and as two layers, and
+             stays dense if that is faster: for one image two calls may take longer than they save. Without an
+             example, multiplications are counted
 
     A germinated weight is the product of its germinator and its seed. Its layer therefore becomes a k x k convolution
     into C_pip channels and a 1 x 1 convolution (or the reverse, if the weight is transposed). At delta .25 a ResNet-18
@@ -65,28 +78,66 @@ def factorise(net: BayesianModule) -> nn.Module:
       (1): Linear(in_features=64, out_features=256, bias=True)
     )
     """
+    if fold_bn:
+        require_example(example)
     plain = collapse(net)
+    seen = {} if example is None else _inputs(plain, example)
     for name, weight in net.weights.items():
         path, _, leaf = name.rpartition(".")
         layer = plain.get_submodule(path)
         factors = weight.factors()
         if leaf != "weight" or factors is None or name in net.weights.aliases.values():
             continue
-        if not _cheaper(layer, weight.shape, len(factors[1])):
+        if not _needs_less(layer, weight.shape, len(factors[1])):
             continue
         pair = _pair(layer, weight.shape, *factors)
+        if layer in seen and _faster(layer, pair, seen[layer]):
+            continue
         if not path:
-            return pair.train(plain.training)
+            plain = pair.train(plain.training)
+            break
         parent, _, child = path.rpartition(".")
         setattr(plain.get_submodule(parent), child, pair.train(layer.training))
-    return plain
+    return folding.fold_bn(plain, example) if fold_bn else plain
 
 
-def _cheaper(layer: nn.Module, shape: torch.Size, rank: int) -> bool:
+def _needs_less(layer: nn.Module, shape: torch.Size, rank: int) -> bool:
+    """Whether two layers need fewer multiplications than this one."""
     if type(layer) in CONVOLUTIONS:
         assert isinstance(layer, CONVOLUTIONS)
-        return layer.groups == 1 and thin_is_cheaper(shape, rank, layer.stride)
+        return layer.groups == 1 and thin_is_cheaper(shape, rank, math.prod(layer.stride))
     return type(layer) is nn.Linear and thin_is_cheaper(shape, rank)
+
+
+def _inputs(module: nn.Module, example: Any) -> dict[nn.Module, Tensor]:
+    """What reaches each layer when the module is called with this example."""
+    seen: dict[nn.Module, Tensor] = {}
+
+    def remember(layer: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor):
+            seen[layer] = given[0]
+
+    layers = [layer for layer in module.modules() if type(layer) in (*CONVOLUTIONS, nn.Linear)]
+    handles = [layer.register_forward_pre_hook(remember) for layer in layers]
+    try:
+        with evaluating([module]):
+            call(module, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _faster(one: nn.Module, other: nn.Module, x: Tensor, repeats: int = 7) -> bool:
+    """Whether the one takes less time than the other on this input: the median of some calls in turns."""
+    took: dict[nn.Module, list[float]] = {one: [], other: []}
+    for number in range(repeats + 2):
+        for layer, times in took.items():
+            start = time.perf_counter()
+            layer(x)
+            if number > 1:  # the first calls choose and prepare kernels
+                times.append(time.perf_counter() - start)
+    return statistics.median(took[one]) < statistics.median(took[other])
 
 
 def _pair(layer: nn.Module, shape: torch.Size, germinator: Tensor, seed: Tensor) -> nn.Sequential:

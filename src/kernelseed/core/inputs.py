@@ -66,7 +66,7 @@ class Passes:
 
 def rows_of(x: Any) -> int | None:
     """How many examples a batch of inputs has, where it is of tensors."""
-    return next((len(tensor) for tensor in _tensors(x) if tensor.dim()), None)
+    return next((len(tensor) for tensor in tensors_of(x) if tensor.dim()), None)
 
 
 def to_device(x: Any, device: torch.device) -> Any:
@@ -91,17 +91,18 @@ def _inputs_of(batch: Any) -> Any:
     return batch
 
 
-def _tensors(x: Any) -> Iterator[Tensor]:
+def tensors_of(x: Any) -> Iterator[Tensor]:
+    """The tensors among the inputs of a batch."""
     if isinstance(x, PackedSequence):
         yield x.data
     elif isinstance(x, Tensor):
         yield x
     elif isinstance(x, (Mapping, tuple, list)):
         for value in x.values() if isinstance(x, Mapping) else x:
-            yield from _tensors(value)
+            yield from tensors_of(value)
 
 
 def _mark(x: Any) -> Tensor:
     """A number for each row, by which a batch is known again."""
-    sums = [t.detach().nan_to_num().reshape(len(t) if t.dim() else 1, -1).double().sum(1).cpu() for t in _tensors(x)]
+    sums = [t.detach().nan_to_num().reshape(len(t) if t.dim() else 1, -1).double().sum(1).cpu() for t in tensors_of(x)]
     return torch.cat(sums) if sums else torch.zeros(1)

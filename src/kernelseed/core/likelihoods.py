@@ -106,7 +106,7 @@ class Categorical(Likelihood[Classification]):
 
     def predictive(self, outputs: list[Any]) -> Classification:
         """Softmax once, then the average."""
-        return Classification.from_draws(_stacked([self.read(o) for o in outputs]).softmax(2))
+        return Classification.from_logits(_stacked([self.read(o) for o in outputs]))
 
 
 class Gaussian(Likelihood[Regression]):
@@ -115,10 +115,28 @@ class Gaussian(Likelihood[Regression]):
     a number      `Gaussian(noise=0.1)`: known
     "learned"     one learned number; give `loss.parameters()` to the optimizer too
     "output"      predicted: the network's last axis is twice as long, means first, then softplus^-1 of the deviations
+
+    mean, std     of the targets, if the network speaks of standardised ones: targets, densities and predictions are in
+                  the targets' own units
+
+    >>> Gaussian(2.0, mean=10.0, std=3.0).predictive([torch.ones(1, 1)])
+    Regression(mean=tensor([[13.]]), epistemic=tensor([[0.]]), aleatoric=tensor([[36.]]))
     """
 
-    def __init__(self, noise: float | str = "learned", *, read: Callable[[Any], Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        noise: float | str = "learned",
+        *,
+        mean: float = 0.0,
+        std: float = 1.0,
+        read: Callable[[Any], Tensor] | None = None,
+    ) -> None:
         super().__init__(read)
+        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+            raise ArgumentError(
+                f"mean is {mean} and std {std}; both must be finite, and std above 0: 0 and 1 scale nothing."
+            )
+        self.mean, self.std = float(mean), float(std)
         if isinstance(noise, str):
             if noise not in ("learned", "output"):
                 raise ArgumentError(f'noise is {noise!r}; allowed are a positive number, "learned" and "output".')
@@ -129,7 +147,7 @@ class Gaussian(Likelihood[Regression]):
         self.rho = nn.Parameter(torch.tensor([math.log(math.expm1(1.0))])) if noise == "learned" else None
 
     def split(self, output: Any) -> tuple[Tensor, Tensor]:
-        """Mean and noise deviation from a network's output."""
+        """Mean and noise deviation from a network's output, as standardised as the network has them."""
         tensor = self.read(output)
         if self.noise == "output":
             if tensor.shape[-1] % 2:
@@ -150,14 +168,16 @@ class Gaussian(Likelihood[Regression]):
                 f"target has shape {tuple(target.shape)} and the network's mean {tuple(mean.shape)}; they must be "
                 "equal: reshape the target, for example y[:, None]."
             )
-        density = 0.5 * ((target - mean) / std).square() + std.log() + LOG_SQRT_2PI
+        standardised = (target - self.mean) / self.std
+        density = 0.5 * ((standardised - mean) / std).square() + std.log() + (LOG_SQRT_2PI + math.log(self.std))
         return density.sum() / max(len(target), 1)
 
     def predictive(self, outputs: list[Any]) -> Regression:
         """The draws' average, their spread and their noise."""
         means, stds = zip(*map(self.split, outputs), strict=True)
-        mean = _stacked(means).mean(0)
-        return Regression(mean, (_stacked(means) - mean).square().mean(0), _stacked(stds).square().mean(0))
+        mean, scale = _stacked(means).mean(0), self.std**2
+        epistemic, aleatoric = (_stacked(means) - mean).square().mean(0), _stacked(stds).square().mean(0)
+        return Regression(self.mean + self.std * mean, scale * epistemic, scale * aleatoric)
 
 
 def _stacked(outputs: Sequence[Tensor]) -> Tensor:

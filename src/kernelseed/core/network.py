@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from kernelseed.core.distributions import Decoded, Prior, Sample
+from kernelseed.core.joint import Joint, kl_terms
 from kernelseed.core.noise import Noise
 from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.twin import call_with
 from kernelseed.core.weight_tree import WeightTree
-from kernelseed.core.weights import WeightDistribution
+from kernelseed.core.weights import WeightDistribution, decode_together, sample_together
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,16 +38,21 @@ class Draw:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module with these weights and the given arguments."""
-        operands = self._everywhere({name: sample.operand for name, sample in self.samples.items()})
-        return call_with(self.skeleton, {**operands, **self.buffers}, *args, **kwargs)
+        return call_with(self.skeleton, self.operands(), *args, **kwargs)
+
+    def operands(self) -> dict[str, Tensor]:
+        """The tensors that the module runs with: weights, or subclasses that stand for them, and buffers."""
+        return self._everywhere({name: sample.operand for name, sample in self.samples.items()}) | dict(self.buffers)
 
     def kl(self, prior: Prior | Mapping[str, Prior]) -> Tensor:
         """log q(w) - log P(w) at this draw, summed over all weights except fixed ones.
 
         prior   one for all weights, or one for each by name, such as `net.as_prior()`
         """
-        each = prior if isinstance(prior, Mapping) else dict.fromkeys(self.samples, prior)
-        terms = [sample.kl(each[name]) for name, sample in self.samples.items() if not sample.fixed]
+        if isinstance(prior, Mapping):
+            terms = [sample.kl(prior[name]) for name, sample in self.samples.items() if not sample.fixed]
+        else:
+            terms = kl_terms(self.samples.values(), prior)
         if terms:
             return torch.stack(terms).sum()
         anchor = next(iter(self.samples.values()), None)
@@ -89,8 +96,8 @@ class BayesianModule(nn.Module):
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Draw every weight once. The draw is differentiable and independent of every other draw."""
-        noise = Noise.new(generator)
-        return self.as_draw({name: w.sample(noise.for_weight(i)) for i, (name, w) in enumerate(self.weights.items())})
+        samples = sample_together(self.weights.values(), Noise.new(generator))
+        return self.as_draw(dict(zip(self.weights, samples, strict=True)))
 
     def mean(self) -> Draw:
         """The posterior mean, as a draw."""
@@ -98,7 +105,8 @@ class BayesianModule(nn.Module):
 
     def posterior(self) -> Posterior:
         """Decode every weight once, for any number of draws."""
-        return Posterior(self.skeleton, {n: w.decoded() for n, w in self.weights.items()}, self.weights.aliases)
+        decoded = dict(zip(self.weights, decode_together(self.weights.values()), strict=True))
+        return Posterior(self.skeleton, decoded, self.weights.aliases)
 
     def as_prior(self) -> PosteriorPrior:
         """What is known now as the prior of what is learned next: see `PosteriorPrior`."""
@@ -127,11 +135,14 @@ class Posterior:
     decoded: Mapping[str, Decoded]
     aliases: Mapping[str, str]
 
+    @functools.cached_property
+    def _joint(self) -> Joint:
+        return Joint(dict(enumerate(self.decoded.values())))
+
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Sample every weight once."""
-        noise = Noise.new(generator)
-        samples = {name: g.sample(noise.for_weight(i)) for i, (name, g) in enumerate(self.decoded.items())}
-        return Draw(self.skeleton, samples, self.aliases)
+        samples = self._joint.sample(Noise.new(generator))
+        return Draw(self.skeleton, dict(zip(self.decoded, samples.values(), strict=True)), self.aliases)
 
     def mean(self) -> Draw:
         """Every weight at its mean."""

@@ -17,7 +17,8 @@ class Noise:
     """A value that always gives the same numbers. Each weight of a network, and each part of a weight, has its own.
 
     On the CPU the numbers come from Philox4x32, with or without a C compiler. Other devices use their own generator,
-    seeded by the same key; compiled code there uses the device's default generator.
+    seeded by the same key and, for weights that are drawn together, by the first of them; compiled code there uses the
+    device's default generator.
 
     >>> noise = Noise.new(torch.Generator().manual_seed(0))
     >>> torch.equal(noise.normal((2, 3)), noise.normal((2, 3)))
@@ -55,11 +56,19 @@ class Noise:
         self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Tensor:
         """Standard normals of this shape, made in float32."""
-        device = torch.device(device)
-        count = torch.Size(shape).numel()
-        if device.type == "cpu":
-            return philox.normal(count, *self.stream).to(dtype).view(shape)
-        if device.type == "meta" or torch.compiler.is_compiling():  # a compiled graph has one generator per device
-            return torch.randn(shape, dtype=dtype, device=device)
-        generator = generator_for("noise", *self.key.tolist(), self.weight, self.part, device=device)
-        return torch.randn(shape, generator=generator, dtype=dtype, device=device)
+        return normals([self], [torch.Size(shape).numel()], dtype, device).view(shape)
+
+
+def normals(noises: Sequence[Noise], counts: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Standard normals for weights that are drawn together, one after another; all noises have the same key."""
+    device = torch.device(device)
+    key = noises[0].key
+    if device.type == "cpu":
+        streams = [noise.weight for noise in noises], [noise.part for noise in noises]
+        return philox.normals(counts, key, *streams).to(dtype)
+    count = sum(counts)
+    if device.type == "meta" or torch.compiler.is_compiling():  # a compiled graph has one generator per device
+        return torch.randn(count, dtype=dtype, device=device)
+    # The first stands for all: a device that waits for launches makes the numbers in one.
+    generator = generator_for("noise", *key.tolist(), noises[0].weight, noises[0].part, device=device)
+    return torch.randn(count, generator=generator, dtype=dtype, device=device)

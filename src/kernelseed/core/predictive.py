@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import torch
@@ -28,20 +28,38 @@ class Classification:
     """The mean entropy of the individual draws: the aleatoric part, which more data would not reduce."""
     variance: Tensor
     """The variance of the class probabilities over the draws, in the shape of `probs`."""
+    votes: Tensor | None = None
+    """The share of the draws whose most probable class it is, in the shape of `probs`; None in old files."""
+    energy: Tensor | None = None
+    """-log sum_k exp(logit_k), averaged over the draws; None where it was made of probabilities."""
 
     @classmethod
     def from_draws(cls, probs: Tensor) -> Classification:
         """From the probabilities of each draw, (draws, N, classes, ...)."""
-        mean = probs.mean(0)
-        return cls(mean, entropy(probs, 2).mean(0), (probs - mean).square().mean(0))
+        mean, top = probs.mean(0), probs.argmax(2).transpose(0, 1)
+        votes = torch.zeros_like(mean).scatter_add(1, top, torch.ones_like(top, dtype=mean.dtype))
+        return cls(mean, entropy(probs, 2).mean(0), (probs - mean).square().mean(0), votes / len(probs))
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> Classification:
+        """From the logits of each draw, (draws, N, classes, ...)."""
+        return replace(cls.from_draws(logits.softmax(2)), energy=-logits.logsumexp(2).mean(0))
+
+    @classmethod
+    def from_parts(cls, parts: Mapping[str, Tensor]) -> Classification:
+        """From its fields, of which the optional ones may be missing; a KeyError for another."""
+        needed = {name: parts[name] for name in ("probs", "expected_entropy", "variance")}
+        return cls(**needed, votes=parts.get("votes"), energy=parts.get("energy"))
 
     def merged(self, other: Classification, share: float) -> Classification:
         """The average over the draws of both, where `share` of all draws are the other's."""
         require_alike(self.probs, other.probs)
+        optional = ((self.votes, other.votes), (self.energy, other.energy))
         return Classification(
             self.probs.lerp(other.probs, share),
             self.expected_entropy.lerp(other.expected_entropy, share),
             _merged_variance(self.variance, other.variance, other.probs - self.probs, share),
+            *(None if a is None or b is None else a.lerp(b, share) for a, b in optional),
         )
 
     @property
@@ -63,6 +81,13 @@ class Classification:
     def mutual_information(self) -> Tensor:
         """Entropy minus expected entropy: the epistemic part, the disagreement of the draws. Never negative."""
         return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    @property
+    def variation_ratio(self) -> Tensor:
+        """The share of the draws whose most probable class is not the one that most draws have. 0 for one draw."""
+        if self.votes is None:
+            raise ArgumentError("the prediction keeps no votes, as files of older versions do not; predict again.")
+        return 1 - self.votes.amax(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +137,16 @@ def _merged_variance(one: Tensor, other: Tensor, between: Tensor, share: float) 
 def concatenate(parts: Sequence[P]) -> P:
     """Join the predictions of consecutive batches into one."""
     first = parts[0]
-    return type(first)(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(first)))
+    return type(first)(
+        **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(first) if _has(first, f.name)}
+    )
 
 
 def converted(prediction: P, like: torch.dtype | torch.device) -> P:
     """The same in another precision or on another device."""
-    return type(prediction)(*(getattr(prediction, f.name).to(like) for f in fields(prediction)))
+    held = [f.name for f in fields(prediction) if _has(prediction, f.name)]
+    return type(prediction)(**{name: getattr(prediction, name).to(like) for name in held})
+
+
+def _has(prediction: Classification | Regression, name: str) -> bool:
+    return getattr(prediction, name) is not None

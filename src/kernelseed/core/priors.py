@@ -6,21 +6,26 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernelseed.core.distributions import Prior, Sample, at_least_float32, gaussian_kl
 from kernelseed.errors import ArgumentError
 from kernelseed.fast import LOG_SQRT_2PI
 
-__all__ = ["Gaussian", "Prior", "ScaleMixture"]
+__all__ = ["Elementwise", "Gaussian", "Prior", "ScaleMixture"]
 
 
 def _log_normal(w: Tensor, sigma: float) -> Tensor:
     return -0.5 * (w / sigma).square() - (math.log(sigma) + LOG_SQRT_2PI)
 
 
+class Elementwise:
+    """A prior that treats each weight alone, whatever the shapes: the KL of several tensors is that of one."""
+
+
 @dataclass(frozen=True)
-class ScaleMixture:
+class ScaleMixture(Elementwise):
     """pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), independently for each weight.
 
     The defaults are those of the paper: pi = 1/4, -log sigma1^2 = 0 and -log sigma2^2 = 6.
@@ -49,10 +54,13 @@ class ScaleMixture:
 
     def log_prob(self, w: Tensor) -> Tensor:
         """log P(w), elementwise."""
-        w = at_least_float32(w)
-        wide = _log_normal(w, self.sigma1) + math.log(self.pi)
-        narrow = _log_normal(w, self.sigma2) + math.log1p(-self.pi)
-        return torch.logaddexp(wide, narrow)
+        # log(a + b) = log a + softplus(log b - log a); both logarithms are a constant minus a multiple of the square.
+        square = at_least_float32(w).square()
+        wide, narrow = (0.5 / sigma**2 for sigma in (self.sigma1, self.sigma2))
+        odds = math.log1p(-self.pi) - math.log(self.pi) + math.log(self.sigma1) - math.log(self.sigma2)
+        constant = math.log(self.pi) - math.log(self.sigma1) - LOG_SQRT_2PI
+        share = F.softplus(torch.rsub(square, odds, alpha=narrow - wide), threshold=40.0)
+        return share + torch.rsub(square, constant, alpha=wide)
 
     def kl(self, sample: Sample) -> Tensor:
         """log q(w) - log P(w), summed: the one-sample estimate that Bayes by Backprop uses."""
@@ -60,7 +68,7 @@ class ScaleMixture:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Elementwise):
     """N(mean, std^2). The KL of a Gaussian weight has a closed form, so it has no sampling noise."""
 
     std: float = 1.0

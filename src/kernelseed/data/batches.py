@@ -1,4 +1,4 @@
-"""From uint8 images to float32 batches: augmentation, normalisation, and an order that can be repeated."""
+"""From images or rows to float32 batches: augmentation, normalisation, and an order that can be repeated."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from kernelseed.errors import ArgumentError
 
 
 def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 pixels in [0, 255] to float32: (pixel / 255 - mean) / std, channel by channel."""
+    """uint8 pixels in [0, 255] to float32: (pixel / 255 - mean) / std, channel by channel. Rows: feature by feature."""
     channels = batch.shape[1]
     if not len(mean) == len(std) == channels:
         raise ArgumentError(
-            f"mean and std have {len(mean)} and {len(std)} numbers; the images have {channels} channels: give one "
-            "number for each."
+            f"mean and std have {len(mean)} and {len(std)} numbers; the {'images' if batch.ndim == 4 else 'rows'} have "
+            f"{channels} {'channels' if batch.ndim == 4 else 'features'}: give one number for each."
         )
+    if batch.is_floating_point():
+        centre, scale = (torch.tensor(constant, dtype=batch.dtype, device=batch.device) for constant in (mean, std))
+        return ((batch - centre) / scale).to(torch.float32)
     centre, scale = (
         torch.tensor(constant, dtype=torch.float32, device=batch.device).mul_(255).view(-1, 1, 1)
         for constant in (mean, std)
@@ -49,7 +52,7 @@ def augment(batch: Tensor, crop: int = 4, flip: bool = True, generator: torch.Ge
 
 
 class Batches:
-    """Batches (x float32 normalised, y int64) of a split, made from (seed, epoch) and nothing else.
+    """Batches (x float32 normalised, y as it is) of a split, made from (seed, epoch) and nothing else.
 
     Call `set_epoch` before each epoch: two passes over one epoch see the same batches, so a resumed run
     continues as if it had never stopped, and every method at one seed is given the same data.
@@ -126,9 +129,9 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         epoch = self.epoch  # a set_epoch in the middle of a pass is for the next one
-        for step, index in enumerate(self.order().to(self.split.labels.device).split(self.batch_size)):
-            images = self.split.images[index]
+        for step, index in enumerate(self.order().to(self.split.targets.device).split(self.batch_size)):
+            inputs = self.split.inputs[index]
             if self.augment is not None:
                 generator = generator_for("augmentation", self.seed, epoch, step, self.rank)
-                images = self.augment(images, generator=generator)
-            yield normalise(images, self.mean, self.std), self.split.labels[index]
+                inputs = self.augment(inputs, generator=generator)
+            yield normalise(inputs, self.mean, self.std), self.split.targets[index]

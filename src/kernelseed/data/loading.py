@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kernelseed.data.dataset import Dataset, Split, channel_statistics, stratifi
 from kernelseed.data.downloads import Source, data_folder, provide
 from kernelseed.data.image_folder import read_folder, read_test_folder
 from kernelseed.data.images import ImageOptions
+from kernelseed.data.table_file import CSV, TableOptions, load_table
 from kernelseed.errors import ArgumentError, DataError
 
 _DIGITS = "digits"
@@ -38,9 +40,13 @@ def load(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     skip_unreadable: bool = False,
+    target: str | None = None,
+    task: str | None = None,
+    test: float | str = 0.2,
+    ignore: Collection[str] = (),
     download: bool = True,
 ) -> Dataset:
-    """Load a data set by name: one of `available()`, or `folder:PATH` for images of your own.
+    """Load a data set by name: one of `available()`, `folder:PATH` for images or `csv:PATH` for a table of your own.
 
     Files are looked for in `data_dir`, else in the folder that the environment's KERNELSEED_DATA names, else
     in the user's cache, and downloaded to there if they are missing. `validation` is the fraction of each
@@ -52,30 +58,50 @@ def load(
     height and width) is what they are resized to, `channels` is 1 for grey or 3 for colour (None: 3 if any
     image has colour), and `skip_unreadable` counts broken files in a warning instead of raising DataError.
 
+    The first row of a table has the names of its columns. `target` is the one to predict, by the `task` "regression"
+    or "classification" (None: regression if it has numbers), from all others but those to `ignore`. Words in a column
+    are categories, of which each becomes a feature of 0 or 1. `test` is the share of the rows, chosen by `seed`, that
+    are for testing, or the path of another CSV file. Features and numbers to predict are standardised by the mean and
+    standard deviation of the rows that are trained on.
+
     >>> load("digits", validation=0.2).class_names[:3]
     ('0', '1', '2')
     """
     if not 0 <= validation < 1:
         raise ArgumentError(f"validation is {validation}; it is a share of the training data: 0 <= validation < 1.")
     options = ImageOptions(size, channels, skip_unreadable)
-    constants: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    if name.startswith(_FOLDER):
-        train, test, class_names = read_folder(_folder_path(name), seed, options)
-    else:
+    of_a_table = TableOptions(target, task, test, tuple(ignore))
+    if name.startswith(CSV):
         _refuse_options(name, options)
-        if name == _DIGITS:
-            (train, test), class_names = read_digits(), tuple("0123456789")
-        else:
-            _check_known(name)
-            known = KNOWN[name]
-            paths = provide(known.train + known.test, data_folder(data_dir), download)
-            train, test = known.read(paths[: len(known.train)]), known.read(paths[len(known.train) :])
-            class_names, constants = known.class_names, (known.mean, known.std)
+        return load_table(name, of_a_table, validation, seed)
+    if of_a_table != TableOptions():
+        raise ArgumentError(f"target, task, test and ignore are for csv:PATH only; {name} does without them.")
+    train, rest, class_names, constants = _read_images(name, data_folder(data_dir), seed, options, download)
     held_out = None
     if validation:
         train, held_out = stratified_split(train, validation, seed)
     mean, std = constants or channel_statistics(train.images)
-    return Dataset(name, train, held_out, test, class_names, mean, std)
+    return Dataset(name, train, held_out, rest, class_names, mean, std)
+
+
+Constants = tuple[tuple[float, ...], tuple[float, ...]]
+"""The published mean and standard deviation of each channel."""
+
+
+def _read_images(
+    name: str, root: Path, seed: int, options: ImageOptions, download: bool
+) -> tuple[Split, Split, tuple[str, ...], Constants | None]:
+    """What is for training and for testing, the names of the classes, and the constants of a known set."""
+    if name.startswith(_FOLDER):
+        return *read_folder(_folder_path(name), seed, options), None
+    _refuse_options(name, options)
+    if name == _DIGITS:
+        return *read_digits(), tuple("0123456789"), None
+    _check_known(name)
+    known = KNOWN[name]
+    paths = provide(known.train + known.test, root, download)
+    train, rest = known.read(paths[: len(known.train)]), known.read(paths[len(known.train) :])
+    return train, rest, known.class_names, (known.mean, known.std)
 
 
 def load_test(
@@ -93,6 +119,8 @@ def load_test(
     In a folder with train and test, `channels=None` is decided by the test images alone.
     """
     options = ImageOptions(size, channels, skip_unreadable)
+    if name.startswith(CSV):
+        raise DataError(f"{name} is a table; only images can be loaded by their test split alone: name images.")
     if name.startswith(_FOLDER):
         return read_test_folder(_folder_path(name), seed, options)
     _refuse_options(name, options)
@@ -105,9 +133,9 @@ def load_test(
 def fetch(name: str, data_dir: _PathLike | None = None) -> list[Path]:
     """Download what is missing of a data set, check all of it, and return its files.
 
-    Digits and folders have nothing to fetch.
+    Digits, folders and tables have nothing to fetch.
     """
-    if name == _DIGITS or name.startswith(_FOLDER):
+    if name == _DIGITS or name.startswith((_FOLDER, CSV)):
         return []
     _check_known(name)
     return provide(KNOWN[name].train + KNOWN[name].test, data_folder(data_dir))
@@ -142,7 +170,8 @@ def _check_known(name: str) -> None:
     nearest = difflib.get_close_matches(name.lower(), names, n=1)
     hint = f" (did you mean {nearest[0]}?)" if nearest else ""
     raise DataError(
-        f"the data set {name!r} is unknown{hint}; known are {', '.join(names)}, and folder:PATH for images of your own."
+        f"the data set {name!r} is unknown{hint}; known are {', '.join(names)}, folder:PATH for images "
+        "of your own, and csv:PATH for a table."
     )
 
 

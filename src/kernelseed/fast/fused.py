@@ -1,226 +1,305 @@
 """The fast draw on the CPU: germination, noise, sampling and KL in few passes over memory, with analytic gradients.
 
 A draw of eleven million weights is dominated by memory traffic. As separate operations, softplus, noise, the density of
-the mixture and their backward passes cost more than the network itself. Here the draw of a weight is one matrix product
-and one pass over memory, and its gradient is one pass and two products. The KL is one pass; its gradient is computed in
-the gradient pass of the weight.
+the mixture and their backward passes cost more than the network itself. Here the draw of a weight is one operation,
+and its gradient another; the KL is one pass, and its gradient is computed in the gradient pass of the weight.
 
-The passes are the C functions of kernels.c. Without them a weight is drawn with plain operations, which are also the
-reference in the tests.
+They are operators of PyTorch, `torch.ops.kernelseed.*`: torch.compile, torch.export and torch.func take them as they
+are. Their kernels for the CPU are the C functions of kernels.c; another device can register its own. Where there is
+none, a weight is drawn with plain operations, which are also the reference in the tests.
+
+The gradient of the KL needs only four numbers: its coefficient, and that times the three constants of the prior. They
+travel as the gradient of the draw's `token`, four numbers that have no other use.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from kernelseed.errors import GraphError
 from kernelseed.fast import kernels
-from kernelseed.fast.germination import fold, germinate_matrix, unfold
+from kernelseed.fast.germination import fold, in_bfloat16, unfold
+from kernelseed.fast.graph import saved_tensors
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
-
-def supports(*tensors: Tensor) -> bool:
-    """Whether the kernels support these: float32 on a CPU with a C compiler, without torch.compile and torch.func."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._functorch.maybe_current_level() is None
-        and all(t.is_cpu and t.dtype == torch.float32 for t in tensors)
-        and kernels.library() is not None
-    )
+Stream = tuple[Tensor, int, int]
+"""The noise of a weight: the key of the draw, the index of the weight and the index of the part."""
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A weight drawn by the kernels. The token connects it with its KL in the autograd graph."""
+class Drawn(NamedTuple):
+    """A weight drawn by a kernel."""
 
     value: Tensor
+    std: Tensor
+    """The standard deviations, as the matrix of germination."""
+    log_q: Tensor
+    """The log density of the draw, summed."""
     token: Tensor
-    record: Record
+    """Connects the draw with its KL in the autograd graph. It is for one KL."""
+
+
+def supports(*tensors: Tensor) -> bool:
+    """Whether there is a kernel for these: float32 on a CPU with a C compiler, or on a device that has its own.
+
+    torch.func can't differentiate an operator whose gradient is registered with torch.library.
+    """
+    devices = {t.device.type for t in tensors}
+    known = len(devices) == 1 and all(t.dtype == torch.float32 for t in tensors) and _has_kernels(devices.pop())
+    return known and not _differentiated_by_func()
+
+
+def _differentiated_by_func() -> bool:
+    if torch._C._functorch.maybe_current_level() is None:
+        return False
+    kinds = torch._C._functorch.TransformType
+    return any(level.key() in (kinds.Grad, kinds.Jvp) for level in torch._C._functorch.get_interpreter_stack() or [])
+
+
+def _has_kernels(device: str) -> bool:
+    if device == "cpu":
+        return kernels.library() is not None
+    key = torch._C._dispatch_key_for_device(device)
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("kernelseed::draw_kernel_seed", key))
+
+
+# What torch.compiler.assume_constant_result sets, which imports the whole compiler.
+_has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def draw_kernel_seed(
     seed: Tensor, mean_germinator: Tensor, rho_germinator: Tensor, rho_offset: Tensor, shape: torch.Size, stream: Stream
 ) -> Drawn:
     """Germinate and sample a weight of this shape from its seed."""
-    record = Record(stream)
-    value, token = _Germinate.apply(record, shape, seed, mean_germinator, rho_germinator, rho_offset)
-    return Drawn(value, token, record)
+    return Drawn(*_draw_kernel_seed(seed, mean_germinator, rho_germinator, rho_offset, shape, *stream))
 
 
 def draw_mean_field(mean: Tensor, rho: Tensor, stream: Stream) -> Drawn:
     """Sample a weight that has a mean and a rho for each of its elements."""
-    record = Record(stream)
-    value, token = _MeanFieldDraw.apply(record, mean, rho)
-    return Drawn(value, token, record)
+    return Drawn(*_draw_mean_field(mean, rho, *stream))
 
 
 def scale_mixture_kl(drawn: Drawn, pi: float, sigma1: float, sigma2: float) -> Tensor:
     """log q(w) - log P(w), summed, under the prior pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2)."""
-    return _ScaleMixtureKL.apply(drawn.token, drawn.record, pi, sigma1, sigma2)
+    return _scale_mixture_kl(drawn.token, drawn.value, drawn.log_q, pi, sigma1, sigma2)
 
 
-Stream = tuple[Tensor, int, int]
-"""The noise of a weight: the key of the draw, the index of the weight and the index of the part."""
+# --- the kernels for the CPU -----------------------------------------------------------------------------------
 
 
-class Record:
-    """What the draw of one weight stores for its gradient. All tensors are flat, in the order of germination."""
-
-    def __init__(self, stream: Stream) -> None:
-        key, weight, part = stream
-        self.stream = (key, ctypes.c_uint32(weight), ctypes.c_uint32(part))
-        self.kl_terms: list[tuple[Tensor, float]] = []
-        """(constants of the prior, coefficient) of the KLs whose backward passes have run before that of the weight."""
-
-    def sample(self, mean: Tensor, rho: Tensor, offset: Tensor, value: Tensor, std: Tensor) -> None:
-        """Write the draw to `value`, which may be `mean`, and the standard deviation to `std`, which may be `rho`."""
-        n = value.numel()
-        self.value, self.std = value, std
-        log_q = torch.empty(kernels.blocks(n), dtype=torch.float64)
-        kernels.call("ks_sample", n, mean, rho, offset, *self.stream, value, std, log_q)
-        self.log_q = log_q.sum().item() - n * LOG_SQRT_2PI
-
-    def log_prior(self, constants: Tensor) -> float:
-        """The sum of log P, up to a constant per weight."""
-        n = self.value.numel()
-        log_p = torch.empty(kernels.blocks(n), dtype=torch.float64)
-        kernels.call("ks_mixture", n, self.value, constants, log_p)
-        return log_p.sum().item()
-
-    def gradient(self, grad: Tensor | None, d_mean: Tensor, d_rho: Tensor) -> Tensor:
-        """Write the gradients of mean and rho, from the weight and from its KLs; return the sum of d_rho."""
-        terms, self.kl_terms = self.kl_terms or [(torch.zeros(3), 0.0)], []
-        total = self._fill(d_mean, d_rho, torch.zeros_like(self.value) if grad is None else grad, *terms[0])
-        for term in terms[1:]:  # a KL of the same draw with a second prior, which is rare
-            more_mean, more_rho, nothing = (torch.zeros_like(self.value) for _ in range(3))
-            total = total + self._fill(more_mean, more_rho, nothing, *term)
-            d_mean += more_mean
-            d_rho += more_rho
-        return total.float()
-
-    def _fill(self, d_mean: Tensor, d_rho: Tensor, grad: Tensor, constants: Tensor, coefficient: float) -> Tensor:
-        """The gradients from the weight and from one KL; return the sum of d_rho."""
-        n = self.value.numel()
-        sums = torch.empty(kernels.blocks(n), dtype=torch.float64)
-        inputs = (grad, self.value, self.std, *self.stream)
-        kernels.call("ks_gradient", n, *inputs, constants, ctypes.c_float(coefficient), d_mean, d_rho, sums)
-        return sums.sum()
+def _operator(schema: str) -> Callable[[Callable[..., Any]], Any]:
+    """An operator of PyTorch with this name and signature, whose kernel for the CPU is the function."""
+    name, brace, rest = schema.partition("(")
+    return torch.library.custom_op(f"kernelseed::{name}", mutates_args=(), schema=brace + rest, device_types="cpu")
 
 
-class _Germinate(torch.autograd.Function):
-    """The draw of a kernel seed: the weight, and a token that orders the backward pass of its KL before its own."""
-
-    @staticmethod
-    def forward(ctx: Any, record: Record, shape: torch.Size, seed: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        mean_germinator, rho_germinator, rho_offset = rest
-        germinators = torch.cat((mean_germinator, rho_germinator))
-        value, std = germinate_matrix(germinators, seed).view(2, -1)  # mean and rho; the draw overwrites them
-        record.sample(value, std, rho_offset, value, std)
-        ctx.record = record
-        ctx.save_for_backward(seed, germinators)
-        ctx.set_materialize_grads(False)
-        return fold(value.view(len(mean_germinator), -1), shape), value.new_zeros(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        seed, germinators = saved_tensors(ctx)
-        gradients = torch.empty(len(germinators), seed[0].numel())  # the rows of mean, then those of rho
-        d_mean, d_rho = gradients.view(2, -1)
-        flat = None if grad is None else unfold(grad.float()).contiguous().view(-1)
-        d_offset = ctx.record.gradient(flat, d_mean, d_rho)
-        d_seed = (germinators.T @ gradients).view_as(seed)
-        d_mean_germinator, d_rho_germinator = (gradients @ seed.flatten(1).T).chunk(2)
-        return None, None, d_seed, d_mean_germinator, d_rho_germinator, d_offset.view(1)
+_OUTPUTS = "(Tensor value, Tensor std, Tensor log_q, Tensor token)"
 
 
-class _MeanFieldDraw(torch.autograd.Function):
-    """The draw of a mean-field weight, with the same token."""
-
-    @staticmethod
-    def forward(ctx: Any, record: Record, mean: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-        value, std = torch.empty(mean.numel()), torch.empty(mean.numel())
-        record.sample(mean.reshape(-1), rho.reshape(-1), torch.zeros(1), value, std)
-        ctx.record = record
-        ctx.save_for_backward(rho)
-        ctx.set_materialize_grads(False)
-        # A view is returned. The context owns the record: if the record held the output, whose history is the context,
-        # the two would form a cycle and the draw would not be freed.
-        return value.view(mean.shape), value.new_zeros(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        (rho,) = saved_tensors(ctx)
-        d_mean, d_rho = torch.empty(rho.shape), torch.empty(rho.shape)
-        flat = None if grad is None else grad.contiguous().view(-1)
-        ctx.record.gradient(flat, d_mean.view(-1), d_rho.view(-1))
-        return None, d_mean, d_rho
+@_operator(
+    "draw_kernel_seed(Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset, SymInt[] shape,"
+    f" Tensor key, SymInt weight, SymInt part) -> {_OUTPUTS}"
+)
+def _draw_kernel_seed(
+    seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any
+) -> tuple[Tensor, ...]:
+    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
+    value, std = seed.new_empty(len(mean), sizes[1]), seed.new_empty(len(mean), sizes[1])
+    log_q = _sums(kernels.count("ks_tiles", *sizes[:2]))
+    scratch = kernels.scratch("ks_germinate_scratch", *sizes, *bf16)
+    given = (*(t.contiguous() for t in (mean, rho, seed)), offset, *_in_c(*stream))
+    kernels.call("ks_germinate", *sizes, *given, value, std, log_q, scratch, *bf16)
+    return fold(value, torch.Size(shape)), std, _log_q(log_q, value), _token(value)
 
 
-class _ScaleMixtureKL(torch.autograd.Function):
-    """The value of the KL. Its gradient is added in the backward pass of the weight.
-
-    log P(w) = constant + softplus(b - c w^2) - d w^2.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, token: Tensor, record: Record, pi: float, sigma1: float, sigma2: float) -> Tensor:
-        b = math.log1p(-pi) - math.log(pi) + math.log(sigma1) - math.log(sigma2)
-        wide, narrow = 0.5 / sigma1**2, 0.5 / sigma2**2
-        ctx.record, ctx.constants = record, torch.tensor([b, narrow - wide, wide])
-        constant = math.log(pi) - math.log(sigma1) - LOG_SQRT_2PI
-        log_prior = record.log_prior(ctx.constants) + record.value.numel() * constant
-        return torch.tensor(record.log_q - log_prior, dtype=torch.float32)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # Because of the token, the backward pass of the weight runs after this one. It empties the list.
-        ctx.record.kl_terms.append((ctx.constants, grad.item()))
-        return grad, None, None, None, None
-
-
-class _OnePass(torch.autograd.Function):
-    """The identity. A second backward pass through it raises a clear error."""
-
-    @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(tensors[0])
-        ctx.set_materialize_grads(False)
-        return tuple(t.view_as(t) for t in tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        saved_tensors(ctx)
-        return grads
+@_operator(
+    "draw_kernel_seed_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor seed,"
+    " Tensor mean_germinator, Tensor rho_germinator, Tensor key, SymInt weight, SymInt part)"
+    " -> (Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset)"
+)
+def _draw_kernel_seed_backward(
+    grad: Tensor | None,
+    message: Tensor | None,
+    value: Tensor,
+    std: Tensor,
+    seed: Tensor,
+    mean: Tensor,
+    rho: Tensor,
+    *stream: Any,
+) -> tuple[Tensor, ...]:
+    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
+    flat = torch.zeros_like(std) if grad is None else unfold(grad).contiguous()
+    gradients = tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho))
+    d_offset = _sums(kernels.count("ks_tiles", *sizes[:2]))
+    scratch = kernels.scratch("ks_ungerminate_scratch", *sizes, *bf16)
+    given = (flat, unfold(value), std, mean.T.contiguous(), rho.T.contiguous(), seed.contiguous(), *_in_c(*stream))
+    kernels.call("ks_ungerminate", *sizes, *given, *_kl_term(message), *gradients, d_offset, scratch, *bf16)
+    return *gradients, d_offset.sum().float().view(1)
 
 
-def one_pass(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The same tensors, with a clear error if a backward pass finds their graph already freed."""
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
-        return tensors
-    return _OnePass.apply(*tensors)
+@_operator(f"draw_mean_field(Tensor mean, Tensor rho, Tensor key, SymInt weight, SymInt part) -> {_OUTPUTS}")
+def _draw_mean_field(mean: Tensor, rho: Tensor, *stream: Any) -> tuple[Tensor, ...]:
+    value, std = (torch.empty_like(mean, memory_format=torch.contiguous_format) for _ in range(2))
+    log_q = _sums(kernels.blocks(value.numel()))
+    given = (mean.contiguous(), rho.contiguous(), torch.zeros(1), *_in_c(*stream))
+    kernels.call("ks_sample", value.numel(), *given, value, std, log_q)
+    return value, std, _log_q(log_q, value), _token(value)
 
 
-def saved_tensors(ctx: Any) -> tuple[Tensor, ...]:
-    """The tensors that the forward pass saved, or an error if an earlier backward pass has freed them."""
-    try:
-        saved: tuple[Tensor, ...] = ctx.saved_tensors
-    except RuntimeError as error:
-        if "second time" not in str(error):  # such as a parameter that was changed in place
-            raise
-        raise GraphError(
-            "a backward pass reached the weights of this draw a second time, but the first one has freed their graph. "
-            "Reentrant checkpointing does that: use checkpoint(..., use_reentrant=False). For two losses of one draw, "
-            "add them, or call backward(retain_graph=True) on the first."
-        ) from None
-    return saved
+@_operator(
+    "draw_mean_field_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor key, SymInt weight,"
+    " SymInt part) -> (Tensor mean, Tensor rho)"
+)
+def _draw_mean_field_backward(
+    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, *stream: Any
+) -> tuple[Tensor, ...]:
+    grad = torch.zeros_like(std) if grad is None else grad.contiguous()
+    d_mean, d_rho, sums = torch.empty_like(std), torch.empty_like(std), _sums(kernels.blocks(std.numel()))
+    given = (grad, value, std, *_in_c(*stream), *_kl_term(message))
+    kernels.call("ks_gradient", std.numel(), *given, d_mean, d_rho, sums)
+    return d_mean, d_rho
+
+
+@_operator("scale_mixture_kl(Tensor token, Tensor value, Tensor log_q, float pi, float sigma1, float sigma2) -> Tensor")
+def _scale_mixture_kl(_: Tensor, value: Tensor, log_q: Tensor, pi: float, sigma1: float, sigma2: float) -> Tensor:
+    constants, log_p = torch.tensor(_constants(pi, sigma1, sigma2)), _sums(kernels.blocks(value.numel()))
+    flat = value if value.is_contiguous() else unfold(value).contiguous()
+    kernels.call("ks_mixture", value.numel(), flat, constants, log_p)
+    constant = math.log(pi) - math.log(sigma1) - LOG_SQRT_2PI
+    return (log_q - log_p.sum() - value.numel() * constant).float()
+
+
+def _constants(pi: float, sigma1: float, sigma2: float) -> tuple[float, float, float]:
+    """b, c and d of log P(w) = constant + softplus(b - c w^2) - d w^2."""
+    b = math.log1p(-pi) - math.log(pi) + math.log(sigma1) - math.log(sigma2)
+    wide, narrow = 0.5 / sigma1**2, 0.5 / sigma2**2
+    return b, narrow - wide, wide
+
+
+def _kl_term(message: Tensor | None) -> tuple[Tensor, ctypes.c_float]:
+    """The constants of the prior and the coefficient of the KL, from the gradient of the token."""
+    coefficient, *scaled = [0.0] if message is None else message.tolist()
+    constants = torch.tensor([s / coefficient for s in scaled]) if coefficient else torch.zeros(3)
+    return constants, ctypes.c_float(coefficient)
+
+
+def _sizes(seed: Tensor, germinator: Tensor) -> tuple[int, int, int]:
+    """Germination's products: the rows, the columns and what is summed over."""
+    return len(germinator), seed[0].numel(), len(seed)
+
+
+def _in_c(key: Tensor, weight: int, part: int) -> tuple[Tensor, ctypes.c_uint32, ctypes.c_uint32]:
+    return key.contiguous(), ctypes.c_uint32(weight), ctypes.c_uint32(part)
+
+
+def _sums(n: int) -> Tensor:
+    return torch.empty(n, dtype=torch.float64)
+
+
+def _log_q(sums: Tensor, value: Tensor) -> Tensor:
+    return sums.sum() - value.numel() * LOG_SQRT_2PI
+
+
+def _token(value: Tensor) -> Tensor:
+    return value.new_zeros(4, dtype=torch.float64)
+
+
+# --- what PyTorch has to know of them: shapes, gradients and batches ------------------------------------------------
+
+
+def _like_a_draw(value: Tensor, std: Tensor) -> tuple[Tensor, ...]:
+    return value, std, value.new_empty((), dtype=torch.float64), _token(value)
+
+
+@_draw_kernel_seed.register_fake
+def _(seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any) -> Any:
+    matrix = (len(mean), seed[0].numel())
+    return _like_a_draw(fold(seed.new_empty(matrix), torch.Size(shape)), seed.new_empty(matrix))
+
+
+@_draw_kernel_seed_backward.register_fake
+def _(_: Any, __: Any, value: Tensor, std: Tensor, seed: Tensor, mean: Tensor, rho: Tensor, *stream: Any) -> Any:
+    return *(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho)), seed.new_empty(1)
+
+
+@_draw_mean_field.register_fake
+def _(mean: Tensor, rho: Tensor, *stream: Any) -> Any:
+    return _like_a_draw(*(torch.empty_like(mean, memory_format=torch.contiguous_format) for _ in range(2)))
+
+
+@_draw_mean_field_backward.register_fake
+def _(grad: Any, message: Any, value: Tensor, std: Tensor, *stream: Any) -> Any:
+    return torch.empty_like(std), torch.empty_like(std)
+
+
+@_scale_mixture_kl.register_fake
+def _(token: Tensor, value: Tensor, log_q: Tensor, pi: float, sigma1: float, sigma2: float) -> Any:
+    return value.new_empty((), dtype=torch.float32)
+
+
+def _setup_kernel_seed(ctx: Any, inputs: Any, output: Any) -> None:
+    seed, mean, rho, _, _, key, *ctx.indices = inputs
+    _save(ctx, output, seed, mean, rho, key)
+
+
+def _setup_mean_field(ctx: Any, inputs: Any, output: Any) -> None:
+    _, _, key, *ctx.indices = inputs
+    _save(ctx, output, key)
+
+
+def _save(ctx: Any, output: tuple[Tensor, ...], *inputs: Tensor) -> None:
+    value, std, log_q, _ = output
+    ctx.save_for_backward(value, std, *inputs)
+    ctx.mark_non_differentiable(std, log_q)
+    ctx.set_materialize_grads(False)
+
+
+def _kernel_seed_gradient(ctx: Any, grad: Tensor | None, _: Any, __: Any, message: Tensor | None) -> tuple[Any, ...]:
+    gradients = _draw_kernel_seed_backward(grad, message, *saved_tensors(ctx), *ctx.indices)
+    return *gradients, None, None, None, None
+
+
+def _mean_field_gradient(ctx: Any, grad: Tensor | None, _: Any, __: Any, message: Tensor | None) -> tuple[Any, ...]:
+    return *_draw_mean_field_backward(grad, message, *saved_tensors(ctx), *ctx.indices), None, None, None
+
+
+def _setup_kl(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.prior = inputs[3:]
+
+
+def _kl_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    message = grad.double() * torch.tensor((1.0, *_constants(*ctx.prior)), dtype=torch.float64, device=grad.device)
+    return message, None, None, None, None, None
+
+
+_draw_kernel_seed.register_autograd(_kernel_seed_gradient, setup_context=_setup_kernel_seed)
+_draw_mean_field.register_autograd(_mean_field_gradient, setup_context=_setup_mean_field)
+_scale_mixture_kl.register_autograd(_kl_gradient, setup_context=_setup_kl)
+
+
+def _one_by_one(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of torch.vmap: each element of the batch is a draw of its own."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        def element(i: int) -> list[Any]:
+            return [
+                a.select(d, i) if d is not None and isinstance(a, Tensor) else a
+                for a, d in zip(arguments, in_dims, strict=True)
+            ]
+
+        found = [operation(*element(i)) for i in range(info.batch_size)]
+        if isinstance(found[0], Tensor):
+            return torch.stack(found), 0
+        return tuple(torch.stack(each) for each in zip(*found, strict=True)), (0,) * len(found[0])
+
+    return rule
+
+
+_GRADIENTS = (_draw_kernel_seed_backward, _draw_mean_field_backward)
+for _each in (_draw_kernel_seed, _draw_mean_field, _scale_mixture_kl, *_GRADIENTS):
+    _each.register_vmap(_one_by_one(_each))

@@ -9,14 +9,54 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernelseed.fast import kernels
+
+
+def germinate_both(mean_germinator: Tensor, rho_germinator: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices of mean and rho: in one product, or rounded as the kernels do it."""
+    bf16 = in_bfloat16(seed)
+    if not any(bf16):
+        mean, rho = germinate_matrix(torch.cat((mean_germinator, rho_germinator)), seed).chunk(2)
+        return mean, rho
+
+    def germinated(germinator: Tensor, rounded: bool) -> Tensor:
+        # Products of two bfloat16 are exact in float32: only the sums round otherwise than in the kernels.
+        factors = (t.bfloat16().float() if rounded else t for t in (germinator, seed))
+        return germinate_matrix(*factors)
+
+    return germinated(mean_germinator, bf16[0]), germinated(rho_germinator, bf16[1])
+
 
 def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
-    """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k))."""
+    """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k)); or a batch of both."""
+    batched = germinators.dim() == 3
+    product, matrix = (torch.bmm, seed.flatten(2)) if batched else (torch.mm, seed.flatten(1))
     if not seed.is_cpu:
-        return germinators @ seed.flatten(1)
+        return product(germinators, matrix)
     # A CPU without bfloat16 units is a hundred times slower in bfloat16 than in float32.
     with torch.autocast("cpu", enabled=False):
-        return germinators @ seed.flatten(1)
+        return product(germinators, matrix)
+
+
+def in_bfloat16(seed: Tensor) -> tuple[bool, bool]:
+    """Whether mean, and rho, are germinated from this seed with products of bfloat16 that are summed in float32.
+
+    torch's own switch for float32 products decides, `torch.set_float32_matmul_precision`: with "high" it is rho, of
+    which three digits are enough, with "medium" both, by default neither. It needs a processor with units for it.
+    """
+    if not seed.is_cpu or seed.dtype != torch.float32 or not _has_units():
+        return False, False
+    precision = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
+    return precision == "bf16", precision in ("bf16", "tf32")
+
+
+def _has_units() -> bool:
+    library = kernels.library()
+    return library is not None and bool(library.ks_has_bf16())
+
+
+# What torch.compiler.assume_constant_result sets, which imports the whole compiler.
+_has_units._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_transposed(shape: torch.Size) -> bool:

@@ -1,149 +1,13 @@
-/* The elementwise passes of a draw, each as one loop; see fused.py for their use.
+/* The passes and products of a draw; see fused.py for their use.
  *
- * Self-contained C99 without torch headers, so that any compiler builds it in about a second. exp_, log_ and the
- * polynomials of sine and cosine have no branches, so that the loops vectorise; they are accurate to a few units in the
- * last place of float32 on the ranges that occur here. Each block has one sum in double precision, and the caller adds
- * the sums in order, so the result does not depend on the number of threads.
+ * Self-contained C99 without torch headers, so that any compiler builds it in a second or two. Each block or tile has one
+ * sum in double precision, and the caller adds the sums in order, so the result does not depend on the number of threads.
  */
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
+#include "noise.h"
+#include "passes.h"
+#include "products.h"
 
-enum { BLOCK = 2048, COUNTERS = BLOCK / 4, ROUNDS = 10 };
-
-static inline float as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
-static inline uint32_t as_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
-
-/* fmaxf and fminf would be function calls because of NaN. */
-static inline float max_(float a, float b) { return a > b ? a : b; }
-static inline float min_(float a, float b) { return a < b ? a : b; }
-
-/* exp by 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; saturates instead of overflowing. */
-static inline float exp_(float x) {
-    x = min_(max_(x, -87.0f), 88.0f);
-    float shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to the nearest integer */
-    float n = shifted - 12582912.0f;
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * as_float((uint32_t)((int32_t)n + 127) << 23);
-}
-
-/* log of a positive normal number: exponent times ln 2 plus a polynomial of the mantissa in [sqrt(1/2), sqrt(2)). */
-static inline float log_(float x) {
-    uint32_t bits = as_bits(x);
-    int32_t exponent = (int32_t)((bits - 0x3f3504f3u) >> 23); /* counts from sqrt(1/2), wraps below 1 */
-    exponent = exponent > 255 ? exponent - 512 : exponent;
-    float m = as_float(bits - ((uint32_t)exponent << 23)) - 1.0f;
-    float e = (float)exponent, z = m * m;
-    float p = 7.0376836292e-2f;
-    p = p * m - 1.1514610310e-1f;
-    p = p * m + 1.1676998740e-1f;
-    p = p * m - 1.2420140846e-1f;
-    p = p * m + 1.4249322787e-1f;
-    p = p * m - 1.6668057665e-1f;
-    p = p * m + 2.0000714765e-1f;
-    p = p * m - 2.4999993993e-1f;
-    p = p * m + 3.3333331174e-1f;
-    p = p * m * z - 2.12194440e-4f * e - 0.5f * z;
-    return m + p + 0.693359375f * e;
-}
-
-/* log(1 + u) for u >= 0, with a correction for the rounding of 1 + u, so that it is exact for tiny u. */
-static inline float log1p_(float u) {
-    float y = 1.0f + u;
-    return log_(y) + (u - (y - 1.0f)) / y;
-}
-
-static inline float softplus_(float x) { return max_(x, 0.0f) + log1p_(exp_(-fabsf(x))); }
-
-/* Philox needs both halves of the 64-bit products of its 32-bit words. Each word is in a 64-bit lane, whose upper half is
- * ignored: then a product is one instruction, and no shuffles are needed between the rounds. Without the intrinsics, gcc
- * 12 multiplies all 64 bits, which takes twice as long without AVX-512. `pack` interleaves the words of even and of odd
- * counters. */
-#if defined(__AVX512F__) || defined(__AVX2__)
-#include <immintrin.h>
-#ifdef __AVX512F__
-typedef uint64_t lanes __attribute__((vector_size(64)));
-static inline lanes product(lanes x, uint32_t m) { return (lanes)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64(m)); }
-#else
-typedef uint64_t lanes __attribute__((vector_size(32)));
-static inline lanes product(lanes x, uint32_t m) { return (lanes)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x(m)); }
-#endif
-static inline void pack(lanes even, lanes odd, uint32_t *words) {
-    lanes both = (even & 0xffffffffu) | (odd << 32);
-    memcpy(words, &both, sizeof both);
-}
-#else
-typedef uint64_t lanes;
-static inline lanes product(lanes x, uint32_t m) { return (x & 0xffffffffu) * m; }
-static inline void pack(lanes even, lanes odd, uint32_t *words) { words[0] = (uint32_t)even, words[1] = (uint32_t)odd; }
-#endif
-enum { LANES = sizeof(lanes) / sizeof(uint64_t) };
-
-/* Philox4x32 of Salmon, Moraes, Dror and Shaw (2011): a counter of four words becomes four random words. */
-static inline void philox(lanes *x, const uint32_t *key, int rounds) {
-    lanes x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
-    const uint32_t key0 = key[0], key1 = key[1];
-#pragma GCC unroll 10
-    for (int r = 0; r < rounds; r++) {
-        lanes p = product(x0, 0xd2511f53u), q = product(x2, 0xcd9e8d57u);
-        x0 = (q >> 32) ^ x1 ^ (key0 + (uint32_t)r * 0x9e3779b9u);
-        x1 = q;
-        x2 = (p >> 32) ^ x3 ^ (key1 + (uint32_t)r * 0xbb67ae85u);
-        x3 = p;
-    }
-    x[0] = x0, x[1] = x1, x[2] = x2, x[3] = x3;
-}
-
-/* Two independent standard normals from two random words, by Box-Muller. */
-static inline void normal_pair(uint32_t a, uint32_t b, float *first, float *second) {
-    /* 31 bits: float32 keeps the precision of small numbers, so the tail reaches 6.6 standard deviations. */
-    float u = ((float)(int32_t)(a >> 1) + 0.5f) * 4.656612873077393e-10f;
-    float radius = sqrtf(-2.0f * log_(u));
-    /* The top two bits select a quarter turn, the others an angle in [-pi/4, pi/4). */
-    float angle = ((float)(int32_t)(b & 0x3fffffffu) * 9.313225746154785e-10f - 0.5f) * 1.57079633f;
-    float z = angle * angle;
-    float sine = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * angle + angle;
-    float cosine = ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z
-                   - 0.5f * z + 1.0f;
-    float x = (b & 0x40000000u) ? sine : cosine, y = (b & 0x40000000u) ? cosine : sine;
-    *first = (b & 0x80000000u) ? -radius * x : radius * x;
-    *second = ((b ^ (b << 1)) & 0x80000000u) ? -radius * y : radius * y;
-}
-
-/* Block i of the stream (key, weight, part): counter j fills the indices j, 512 + j, 1024 + j and 1536 + j. The first two
- * words of the counter are the number i * 512 + j; the second word is the same for the whole block. */
-static inline void block_noise(int64_t i, const uint32_t *key, uint32_t weight, uint32_t part, float *noise) {
-    const uint64_t start = (uint64_t)i * COUNTERS;
-    const lanes none = {0}, high = none + (start >> 32), third = none + weight, fourth = none + part;
-    uint64_t twice[LANES];
-    for (int l = 0; l < LANES; l++) twice[l] = 2 * (uint64_t)l;
-    lanes evens;
-    memcpy(&evens, twice, sizeof evens);
-    uint32_t words[4][COUNTERS];
-    for (int j = 0; j < COUNTERS; j += 2 * LANES) {
-        lanes even[4] = {evens + (start + (uint64_t)j), high, third, fourth};
-        lanes odd[4] = {evens + (start + (uint64_t)j + 1), high, third, fourth};
-        philox(even, key, ROUNDS);
-        philox(odd, key, ROUNDS);
-        for (int w = 0; w < 4; w++) pack(even[w], odd[w], words[w] + j);
-    }
-    for (int j = 0; j < COUNTERS; j++) {
-        normal_pair(words[0][j], words[1][j], noise + j, noise + COUNTERS + j);
-        normal_pair(words[2][j], words[3][j], noise + 2 * COUNTERS + j, noise + 3 * COUNTERS + j);
-    }
-}
-
-static inline int64_t block_length(int64_t n, int64_t block) {
-    int64_t rest = n - block * BLOCK;
-    return rest < BLOCK ? rest : BLOCK;
-}
+int omp_get_thread_num(void); /* not omp.h, which some compilers lack */
 
 int64_t ks_block(void) { return BLOCK; }
 
@@ -170,80 +34,22 @@ void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, fl
     }
 }
 
-enum { RUN = 512 };
-
-/* The sum of the logarithms of up to RUN factors in [1, 2]: eight logarithms of products of 64, which stay below 2^64. */
-static double log_product(float *factors, int64_t n) {
-    for (int64_t j = n; j < RUN; j++) factors[j] = 1.0f;
-    for (int half = RUN / 2; half >= 8; half /= 2)
-        for (int j = 0; j < half; j++) factors[j] *= factors[j + half];
-    double sum = 0.0;
-    for (int j = 0; j < 8; j++) sum += (double)log_(factors[j]);
-    return sum;
-}
-
-/* softplus of numbers below -3, for which a short series of log(1 + u) is enough. */
-static inline float softplus_of_small(float x) {
-    float u = exp_(x);
-    return u * (1.0f - u * (0.5f - u * (0.33333333f - u * (0.25f - u * (0.2f - u * 0.16666667f)))));
-}
-
-static inline int all_below(const float *x, int64_t n, float bound) {
-    int above = 0;
-    for (int64_t j = 0; j < n; j++) above |= x[j] >= bound;
-    return !above;
-}
-
-/* The standard deviations softplus(rho + shift) of a block; returns the sum of their logarithms. */
-static double deviations(const float *rho, float shift, float *std, int64_t n) {
-    if (all_below(rho, n, -3.0f - shift))
-        for (int64_t j = 0; j < n; j++) std[j] = max_(softplus_of_small(rho[j] + shift), 1.17549435e-38f);
-    else
-        for (int64_t j = 0; j < n; j++) std[j] = max_(softplus_(rho[j] + shift), 1.17549435e-38f);
-    double sum = 0.0;
-    for (int64_t from = 0; from < n; from += RUN) {
-        int64_t length = n - from < RUN ? n - from : RUN;
-        float mantissas[RUN];
-        int32_t exponents = 0;
-#pragma omp simd reduction(+ : exponents)
-        for (int64_t j = 0; j < length; j++) {
-            uint32_t bits = as_bits(std[from + j]);
-            exponents += (int32_t)(bits >> 23) - 127;
-            mantissas[j] = as_float((bits & 0x007fffffu) | 0x3f800000u);
-        }
-        sum += 0.6931471805599453 * exponents + log_product(mantissas, length);
-    }
-    return sum;
-}
-
-/* value = mean + softplus(rho + offset) * noise, and std for the gradient; the sums of log q go to `log_q`.
- * `value` may be `mean`, and `std` may be `rho`. The gradient generates the noise again. */
+/* The draw of n numbers, each with its mean and rho; the sums of log q go to `log_q`, one per block. */
 void ks_sample(int64_t n, const float *mean, const float *rho, const float *offset, const uint32_t *key,
                uint32_t weight, uint32_t part, float *value, float *std, double *log_q, int threads) {
-    int64_t blocks = (n + BLOCK - 1) / BLOCK;
-    const float shift = *offset;
+    const stream s = {key, weight, part};
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < blocks; i++) {
-        float noise[BLOCK], sigma[BLOCK], squares = 0.0f;
-        int64_t length = block_length(n, i), at = i * BLOCK;
-        block_noise(i, key, weight, part, noise);
-        double logs = deviations(rho + at, shift, sigma, length);
-#pragma omp simd reduction(+ : squares)
-        for (int64_t j = 0; j < length; j++) {
-            value[at + j] = mean[at + j] + sigma[j] * noise[j];
-            std[at + j] = sigma[j];
-            squares += noise[j] * noise[j];
-        }
-        log_q[i] = -logs - 0.5 * squares;
+    for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
+        int64_t at = i * BLOCK, end = at + block_length(n, i);
+        log_q[i] = sample_range(at, end, mean + at, rho + at, *offset, s, value + at, std + at);
     }
 }
 
 /* The sums of log P(value) up to a constant: softplus(c0 - c1 w^2) - c2 w^2. */
 void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, int threads) {
-    int64_t blocks = (n + BLOCK - 1) / BLOCK;
     const float c0 = c[0], c1 = c[1], c2 = c[2];
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < blocks; i++) {
+    for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
         double sum = 0.0;
         for (int64_t from = i * BLOCK; from < i * BLOCK + block_length(n, i); from += RUN) {
             int64_t rest = i * BLOCK + block_length(n, i) - from, length = rest < RUN ? rest : RUN;
@@ -260,43 +66,185 @@ void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, in
     }
 }
 
-/* The ratios softplus'(rho) / std = (1 - exp(-std)) / std of a block, by a series if all std are small. */
-static void slope_ratios(const float *std, float *ratio, int64_t n) {
-    if (all_below(std, n, 0.05f))
-        for (int64_t j = 0; j < n; j++) {
-            float s = std[j];
-            ratio[j] = 1.0f - s * (0.5f - s * (0.16666667f - s * (0.041666667f - s * 0.0083333333f)));
-        }
-    else
-        for (int64_t j = 0; j < n; j++) {
-            float s = std[j];
-            ratio[j] = s < 0.01f ? 1.0f - s * (0.5f - s * 0.16666667f) : (1.0f - exp_(-s)) / s;
-        }
-}
-
-/* The gradients of mean and rho, for a loss whose gradient with respect to the weight is `grad`, plus `kl` times the KL.
- * `d_mean` may be `grad`. The sums of d_rho go to `d_offset`. */
+/* The gradients of mean and rho; the sums of d_rho go to `d_offset`, one per block. */
 void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const uint32_t *key,
                  uint32_t weight, uint32_t part, const float *c, float kl, float *d_mean, float *d_rho, double *d_offset,
                  int threads) {
-    int64_t blocks = (n + BLOCK - 1) / BLOCK;
-    const float c0 = c[0], c1 = c[1], c2 = c[2];
+    const stream s = {key, weight, part};
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < blocks; i++) {
-        float noise[BLOCK], ratio[BLOCK], sum = 0.0f;
-        int64_t length = block_length(n, i), at = i * BLOCK;
-        block_noise(i, key, weight, part, noise);
-        slope_ratios(std + at, ratio, length);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < length; j++) {
-            float w = value[at + j];
-            float narrow = 1.0f / (1.0f + exp_(c1 * w * w - c0)); /* the responsibility of the narrow component */
-            float d = grad[at + j] + kl * 2.0f * w * (c2 + c1 * narrow);
-            float dr = ratio[j] * (std[at + j] * d * noise[j] - kl);
-            d_mean[at + j] = d;
-            d_rho[at + j] = dr;
-            sum += dr;
+    for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
+        int64_t o = i * BLOCK, end = o + block_length(n, i);
+        d_offset[i] = gradient_range(o, end, grad + o, value + o, std + o, s, c, kl, d_mean + o, d_rho + o);
+    }
+}
+
+/* --- germination ------------------------------------------------------------------------------------------------
+ *
+ * A weight is a matrix (rows x n): germinators (rows x k) times a seed (k x n), for the mean and for rho. It is made in
+ * tiles of whole rows, whose numbers stay in the cache from the product to the end of the pass over them.
+ */
+typedef struct {
+    int64_t rows, n, k;
+    int mean_bf16, rho_bf16; /* which products use bfloat16 */
+} germination;
+
+/* The rows of a tile: about half a megabyte for mean and rho, and enough tiles for the threads. */
+static int64_t tile_rows(germination g) {
+    int64_t strips = 27 * BLOCK / (g.n * MR), enough = ceil_div(g.rows, 8 * MR);
+    strips = strips < enough ? strips : enough;
+    return (strips > 1 ? strips : 1) * MR;
+}
+
+static inline int64_t padded(int64_t n) { return ceil_div(n, NR) * NR; }
+
+int ks_has_bf16(void) { return HAS_BF16; }
+
+int64_t ks_tiles(int64_t rows, int64_t n) {
+    return ceil_div(rows, tile_rows((germination){rows, n, 0, 0, 0}));
+}
+
+/* The scratch of a thread for its tile: strips of both germinators, and the products. */
+static int64_t draw_words(germination g) {
+    int64_t both = strip_words(steps_of(g.k, g.mean_bf16)) + strip_words(steps_of(g.k, g.rho_bf16));
+    return tile_rows(g) / MR * both + 2 * tile_rows(g) * padded(g.n);
+}
+
+/* The number of words of scratch that ks_germinate needs. */
+int64_t ks_germinate_scratch(int64_t rows, int64_t n, int64_t k, int mean_bf16, int rho_bf16, int threads) {
+    germination g = {rows, n, k, mean_bf16, rho_bf16};
+    return padded(n) * (k + steps_of(k, 1)) + threads * draw_words(g);
+}
+
+/* One half of a tile, `rows` x n: the products of a germinator's rows with all panels of the seed. */
+static void germinate_half(const float *germinator, const word *panels, int64_t rows, germination g, int bf16,
+                           word *strips, float *out) {
+    const int64_t steps = steps_of(g.k, bf16), pitch = padded(g.n);
+    for (int64_t r = 0; r < rows; r += MR)
+        pack_strip(strips + r / MR * strip_words(steps), germinator + r * g.k, g.k, min64(MR, rows - r), g.k, bf16);
+    for (int64_t j = 0; j < pitch; j += NR)
+        for (int64_t r = 0; r < rows; r += MR)
+            tile(strips + r / MR * strip_words(steps), panels + j * steps, steps, out + r * pitch + j, pitch, 0, bf16);
+    if (pitch != g.n)
+        for (int64_t r = 1; r < rows; r++) memmove(out + r * g.n, out + r * pitch, sizeof(float) * (size_t)g.n);
+}
+
+/* Germinate and draw a weight. The sums of log q go to `log_q`, one per tile. */
+void ks_germinate(int64_t rows, int64_t n, int64_t k, const float *mean_germinator, const float *rho_germinator,
+                  const float *seed, const float *offset, const uint32_t *key, uint32_t weight, uint32_t part,
+                  float *value, float *std, double *log_q, word *scratch, int mean_bf16, int rho_bf16, int threads) {
+    const germination g = {rows, n, k, mean_bf16, rho_bf16};
+    const stream s = {key, weight, part};
+    const int64_t height = tile_rows(g);
+    word *panels[2] = {scratch, scratch + padded(n) * k}, *own = panels[1] + padded(n) * steps_of(k, 1);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t j = 0; j < n; j += NR)
+            for (int bf16 = 0; bf16 < 2; bf16++)
+                if (bf16 == mean_bf16 || bf16 == rho_bf16)
+                    pack_panel(panels[bf16] + j * steps_of(k, bf16), seed + j, n, k, min64(NR, n - j), bf16);
+        word *strips = own + omp_get_thread_num() * draw_words(g);
+        float *mean = (float *)strips + draw_words(g) - 2 * height * padded(n), *rho = mean + height * padded(n);
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < ceil_div(rows, height); i++) {
+            int64_t r = i * height, count = min64(height, rows - r);
+            germinate_half(mean_germinator + r * k, panels[mean_bf16], count, g, mean_bf16, strips, mean);
+            germinate_half(rho_germinator + r * k, panels[rho_bf16], count, g, rho_bf16, strips, rho);
+            log_q[i] = sample_range(r * n, (r + count) * n, mean, rho, *offset, s, value + r * n, std + r * n);
         }
-        d_offset[i] = sum;
+    }
+}
+
+/* The scratch of a thread for its tile: both gradients, a chunk of a strip, and the sums of a strip. */
+static int64_t gradient_words(germination g) { return 2 * tile_rows(g) * g.n + MR * LD + MR * padded(g.k); }
+
+/* The number of words of scratch that ks_ungerminate needs. */
+int64_t ks_ungerminate_scratch(int64_t rows, int64_t n, int64_t k, int mean_bf16, int rho_bf16, int threads) {
+    germination g = {rows, n, k, mean_bf16, rho_bf16};
+    int64_t strips = ceil_div(k, MR) * (strip_words(steps_of(rows, mean_bf16)) + strip_words(steps_of(rows, rho_bf16)));
+    int64_t gradients = padded(n) * (steps_of(rows, mean_bf16) + steps_of(rows, rho_bf16));
+    return strips + padded(k) * (n + steps_of(n, 1)) + gradients + threads * gradient_words(g);
+}
+
+/* The gradient of a germinator's rows: the gradients (rows x n) of the tile times the transposed seed. */
+static void germinator_gradient(const float *gradients, const word *panels, int64_t rows, germination g, int bf16,
+                                word *chunk, float *sums, float *d_germinator) {
+    const int64_t span = bf16 ? 2 * KC : KC, steps = steps_of(g.n, bf16), pitch = padded(g.k);
+    for (int64_t r = 0; r < rows; r += MR) {
+        int64_t count = min64(MR, rows - r);
+        for (int64_t from = 0; from < g.n; from += span) {
+            int64_t length = min64(span, g.n - from), at = steps_of(from, bf16);
+            pack_strip(chunk, gradients + r * g.n + from, g.n, count, length, bf16);
+            for (int64_t j = 0; j < pitch; j += NR)
+                tile(chunk, panels + j * steps + at * NR, steps_of(length, bf16), sums + j, pitch, from > 0, bf16);
+        }
+        for (int64_t i = 0; i < count; i++)
+            memcpy(d_germinator + (r + i) * g.k, sums + i * pitch, sizeof(float) * (size_t)g.k);
+    }
+}
+
+/* The columns from j on of the seed's gradient: the transposed germinators times the panels of both gradients. */
+static void seed_gradient(word *const strips[2], word *const kept[2], int64_t j, germination g, float *d_seed) {
+    const int bf16[2] = {g.mean_bf16, g.rho_bf16};
+    const size_t width = sizeof(float) * (size_t)min64(NR, g.n - j);
+    for (int64_t i = 0; i < g.k; i += MR) {
+        float sums[MR * NR];
+        for (int half = 0; half < 2; half++) {
+            const int64_t steps = steps_of(g.rows, bf16[half]);
+            tile(strips[half] + i / MR * strip_words(steps), kept[half] + j * steps, steps, sums, NR, half, bf16[half]);
+        }
+        for (int64_t q = 0; q < min64(MR, g.k - i); q++) memcpy(d_seed + (i + q) * g.n + j, sums + q * NR, width);
+    }
+}
+
+/* The gradients of the seed, of both germinators (which are given transposed, k x rows) and of the offset, whose sums go
+ * to `d_offset`, one per tile. The seed's gradient needs the gradients of all rows, which are kept as panels. */
+void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const float *value, const float *std,
+                    const float *mean_transposed, const float *rho_transposed, const float *seed, const uint32_t *key,
+                    uint32_t weight, uint32_t part, const float *c, float kl, float *d_seed, float *d_mean_germinator,
+                    float *d_rho_germinator, double *d_offset, word *scratch, int mean_bf16, int rho_bf16, int threads) {
+    const germination g = {rows, n, k, mean_bf16, rho_bf16};
+    const stream s = {key, weight, part};
+    const int64_t height = tile_rows(g);
+    const int bf16[2] = {mean_bf16, rho_bf16};
+    const int64_t steps[2] = {steps_of(rows, mean_bf16), steps_of(rows, rho_bf16)};
+    const float *transposed[2] = {mean_transposed, rho_transposed};
+    word *strips[2] = {scratch, scratch + ceil_div(k, MR) * strip_words(steps[0])};
+    word *seeds[2] = {strips[1] + ceil_div(k, MR) * strip_words(steps[1])};
+    seeds[1] = seeds[0] + padded(k) * n;
+    word *kept[2] = {seeds[1] + padded(k) * steps_of(n, 1)};
+    kept[1] = kept[0] + padded(n) * steps[0];
+    word *own = kept[1] + padded(n) * steps[1];
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < k; i += MR)
+            for (int half = 0; half < 2; half++)
+                pack_strip(strips[half] + i / MR * strip_words(steps[half]), transposed[half] + i * rows, rows,
+                           min64(MR, k - i), rows, bf16[half]);
+#pragma omp for schedule(static)
+        for (int64_t from = 0; from < n; from += 512)
+            for (int64_t j = 0; j < k; j += NR)
+                for (int b = 0; b < 2; b++)
+                    if (b == mean_bf16 || b == rho_bf16)
+                        pack_transposed(seeds[b] + j * steps_of(n, b) + steps_of(from, b) * NR, seed + j * n + from, n,
+                                        min64(512, n - from), min64(NR, k - j), b);
+        word *chunk = own + omp_get_thread_num() * gradient_words(g);
+        float *sums = (float *)(chunk + MR * LD), *d[2] = {sums + MR * padded(k)};
+        d[1] = d[0] + height * n;
+#pragma omp for schedule(dynamic)
+        for (int64_t r = 0; r < rows; r += height) {
+            int64_t count = min64(height, rows - r), at = r * n, to = at + count * n;
+            d_offset[r / height] = gradient_range(at, to, grad + at, value + at, std + at, s, c, kl, d[0], d[1]);
+            for (int half = 0; half < 2; half++) {
+                float *d_germinator = (half ? d_rho_germinator : d_mean_germinator) + r * k;
+                germinator_gradient(d[half], seeds[bf16[half]], count, g, bf16[half], chunk, sums, d_germinator);
+                word *keep = kept[half] + steps_of(r, bf16[half]) * NR;
+                for (int64_t j = 0; j < n; j += NR)
+                    pack_panel(keep + j * steps[half], d[half] + j, n, count, min64(NR, n - j), bf16[half]);
+            }
+        }
+#pragma omp for schedule(dynamic)
+        for (int64_t j = 0; j < n; j += NR) seed_gradient(strips, kept, j, g, d_seed);
     }
 }

@@ -40,7 +40,8 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         kernels = ctypes.CDLL(str(_built(compiler)))
-        kernels.ks_block.restype = ctypes.c_int64
+        for name in ("ks_block", "ks_tiles", "ks_germinate_scratch", "ks_ungerminate_scratch"):
+            getattr(kernels, name).restype = ctypes.c_int64
         return kernels
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # RuntimeError: there is no home directory
         log.info("the kernels can't be built or loaded (%s): draws use plain PyTorch", error)
@@ -52,7 +53,7 @@ def _built(compiler: str) -> Path:
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
     cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     identity = (*FLAGS, compiler, next((line for line in cpu.splitlines() if line.startswith("flags")), ""))
-    digest = hashlib.sha256(SOURCE.read_bytes() + version + "\n".join(identity).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(_source() + version + "\n".join(identity).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernelseed"
     target = folder / f"kernels-{digest}.so"
     if not target.exists():
@@ -67,16 +68,40 @@ def _built(compiler: str) -> Path:
     return target
 
 
+def _source() -> bytes:
+    """The C code with everything that it includes."""
+    return b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
+
+
 def _address(tensor: Tensor) -> ctypes.c_void_p:
     assert tensor.is_contiguous()
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def call(name: str, n: int, *arguments: Any) -> None:
-    """Call a kernel on n elements. Tensors are passed by address; the last argument is torch's number of threads."""
+def _in_c(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return _address(argument)
+    if isinstance(argument, bool):
+        return ctypes.c_int(argument)
+    return ctypes.c_int64(argument) if isinstance(argument, int) else argument
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a kernel. Tensors are passed by address, sizes as int64; the last argument is torch's number of threads."""
     function: Callable[..., Any] = getattr(library(), name)
-    given = [_address(a) if isinstance(a, Tensor) else a for a in arguments]
-    function(ctypes.c_int64(n), *given, ctypes.c_int(torch.get_num_threads()))
+    function(*map(_in_c, arguments), ctypes.c_int(torch.get_num_threads()))
+
+
+def count(name: str, *arguments: int) -> int:
+    """A number that a function of the kernels computes from whole numbers."""
+    found: int = getattr(library(), name)(*(ctypes.c_int64(a) for a in arguments))
+    return found
+
+
+def scratch(name: str, rows: int, columns: int, rank: int, mean_bf16: int, rho_bf16: int) -> Tensor:
+    """Memory for a kernel, in words of 32 bits, as many as the function of this name says."""
+    sizes = (ctypes.c_int64(rows), ctypes.c_int64(columns), ctypes.c_int64(rank))
+    return torch.empty(getattr(library(), name)(*sizes, mean_bf16, rho_bf16, torch.get_num_threads()))
 
 
 def blocks(n: int) -> int:

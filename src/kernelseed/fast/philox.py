@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -67,50 +68,68 @@ def _pair(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> None:
     torch.mul(radius, angle.sin_(), out=second)
 
 
-def _plain(n: int, key: Tensor, weight: int, part: int) -> Tensor:
-    """The stream with torch operations, in place on a few buffers, which is a third faster than new tensors."""
-    blocks, halves = -(-n // BLOCK), key.tolist()
-    noise = torch.empty(blocks, 4, COUNTERS, dtype=torch.float32, device="cpu")
-    buffers = torch.empty(5, min(blocks, CHUNK), COUNTERS, dtype=torch.int64, device="cpu")
-    for start in range(0, blocks, CHUNK):
-        chunk = noise[start : start + CHUNK]
+def _plain(counts: Sequence[int], key: Tensor, weights: Sequence[int], parts: Sequence[int]) -> Tensor:
+    """The streams with torch operations, in place on a few buffers, which is a third faster than new tensors."""
+    lengths, halves = [-(-n // BLOCK) for n in counts], key.tolist()
+    with torch.device("cpu"):
+        names = torch.tensor([weights, parts]).repeat_interleave(torch.tensor(lengths), 1)[:, :, None]
+        within = torch.cat([torch.arange(length) for length in lengths])[:, None]  # the stream
+        noise = torch.empty(len(within), 4, COUNTERS, dtype=torch.float32)
+        buffers = torch.empty(5, min(len(within), CHUNK), COUNTERS, dtype=torch.int64)
+        places = torch.arange(COUNTERS)
+    for start in range(0, len(within), CHUNK):
+        now = slice(start, start + CHUNK)
+        chunk = noise[now]
         *x, spare = buffers[:, : len(chunk)].unbind()
-        numbers = torch.arange(start * COUNTERS, (start + len(chunk)) * COUNTERS, device="cpu")
-        x[0].copy_(numbers.view(-1, COUNTERS))
+        torch.add(places, within[now], alpha=COUNTERS, out=x[0])
         torch.bitwise_right_shift(x[0], 32, out=x[1])
-        x[2].fill_(weight)
-        x[3].fill_(part)
+        x[2].copy_(names[0, now])
+        x[3].copy_(names[1, now])
         w0, w1, w2, w3 = _rounds(x, spare, halves)
         _pair(w0, w1, chunk[:, 0], chunk[:, 1])
         _pair(w2, w3, chunk[:, 2], chunk[:, 3])
-    return noise.view(-1)[:n]
+    streams = noise.flatten(1).split(lengths)
+    return torch.cat([stream.view(-1)[:n] for stream, n in zip(streams, counts, strict=True)])
 
 
 def normal(n: int, key: Tensor, weight: int = 0, part: int = 0) -> Tensor:
-    """The first n normals of a stream, in float32 on the CPU. `key` is an int32 tensor of two elements.
+    """The first n normals of a stream, in float32 on the CPU. `key` is an int32 tensor of two elements."""
+    return normals([n], key, [weight], [part])
+
+
+def normals(counts: Sequence[int], key: Tensor, weights: Sequence[int], parts: Sequence[int]) -> Tensor:
+    """The first normals of several streams of one key, one stream after another.
 
     torch's CPU generator uses a single thread and takes longer than the rest of a draw.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
-        return _operation(n, key, weight, part)
+        return _operation(counts, key, weights, parts)
     if kernels.library() is None:
-        return _plain(n, key, weight, part)
-    noise = torch.empty(n, dtype=torch.float32, device="cpu")
-    kernels.call("ks_noise", n, key, ctypes.c_uint32(weight), ctypes.c_uint32(part), noise)
+        return _plain(counts, key, weights, parts)
+    noise = torch.empty(sum(counts), dtype=torch.float32, device="cpu")
+    for n, weight, part, stream in zip(counts, weights, parts, noise.split(list(counts)), strict=True):
+        kernels.call("ks_noise", n, key, ctypes.c_uint32(weight), ctypes.c_uint32(part), stream)
     return noise
 
 
-# For torch.compile and torch.func a stream is one operation. With its hundred operations in the graph of each weight, a
+# For torch.compile and torch.func the streams are one operation. With the hundred operations of each in its graph, a
 # ResNet would take minutes to compile and run slower.
-_SCHEMA = "(SymInt n, Tensor key, SymInt weight, SymInt part) -> Tensor"
-_operation = torch.library.custom_op("kernelseed::normal", normal, mutates_args=(), schema=_SCHEMA)
+_SCHEMA = "(SymInt[] counts, Tensor key, SymInt[] weights, SymInt[] parts) -> Tensor"
+_operation = torch.library.custom_op("kernelseed::normals", normals, mutates_args=(), schema=_SCHEMA)
 
 
 @_operation.register_fake
-def _(n: int, key: Tensor, weight: int, part: int) -> Tensor:
-    return torch.empty(n, dtype=torch.float32, device="cpu")
+def _(counts: Sequence[int], key: Tensor, weights: Sequence[int], parts: Sequence[int]) -> Tensor:
+    return torch.empty(sum(counts), dtype=torch.float32, device="cpu")
 
 
 @_operation.register_vmap
-def _(info: object, in_dims: tuple[int, ...], n: int, key: Tensor, weight: int, part: int) -> tuple[Tensor, int]:
-    return torch.stack([normal(n, each, weight, part) for each in key.movedim(in_dims[1], 0)]), 0
+def _(
+    info: object,
+    in_dims: tuple[int, ...],
+    counts: Sequence[int],
+    key: Tensor,
+    weights: Sequence[int],
+    parts: Sequence[int],
+) -> tuple[Tensor, int]:
+    return torch.stack([normals(counts, each, weights, parts) for each in key.movedim(in_dims[1], 0)]), 0

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernelseed.fast.costs import Costs, current_costs
+
 Model = TypeVar("Model", bound=nn.Module)
+Pair = tuple[int, ...]
 Windows = list[tuple[slice, slice]]
 
 
@@ -38,20 +44,68 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:
     """`torch.conv2d` without the taps that see only padding, and with matrix products where that is faster."""
-    if not isinstance(padding, str):
-        strides, dilations = _pair(stride), _pair(dilation)
-        axes = zip(input.shape[-2:], weight.shape[-2:], strides, _pair(padding), dilations, strict=True)
-        (rows, top), (columns, left) = (live_taps(*axis) for axis in axes)
-        weight, padding = weight[:, :, rows, columns], (top, left)
-        axes = zip(input.shape[-2:], weight.shape[-2:], strides, padding, dilations, strict=True)
-        down, across = (windows(*axis) for axis in axes)
-        if groups == 1 and input.dim() == 4 and len(input) >= BATCH and 0 < len(down) * len(across) <= POSITIONS:
-            return by_position(input, weight, bias, down, across)
-    return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    if isinstance(padding, str):
+        return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    found = live_convolution(input.shape[-2:], weight.shape[-2:], stride, padding, dilation)
+    weight = weight[:, :, found.rows, found.columns]
+    if groups == 1 and input.is_cpu and input.dim() == 4 and not torch.compiler.is_compiling():
+        outputs, inputs = weight.shape[:2]
+        whole, products = found.times(len(input), inputs, outputs, current_costs(), torch.is_grad_enabled())
+        if products < whole:
+            return by_position(input, weight, bias, found.down, found.across)
+    return F.conv2d(input, weight, bias, stride, found.padding, dilation, groups)
 
 
-# Measured. With smaller batches or more positions, copying the weight takes longer than the matrix products save.
-BATCH, POSITIONS = 64, 4
+@dataclass(frozen=True)
+class LiveConvolution:
+    """A convolution without the taps that see only padding."""
+
+    pixels: Pair
+    rows: slice
+    columns: slice
+    padding: Pair
+    down: Windows
+    across: Windows
+
+    @property
+    def positions(self) -> int:
+        """The number of output positions of one image; 0 if the kernel does not fit."""
+        return len(self.down) * len(self.across)
+
+    @property
+    def taps(self) -> int:
+        """The number of taps that meet the image."""
+        return (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
+
+    def times(self, images: int, inputs: int, outputs: int, costs: Costs, training: bool) -> tuple[float, float]:
+        """What it costs as a library convolution, and as one matrix product per output position."""
+        if not self.positions:
+            return 0.0, math.inf
+        taps, pixels, every = self.taps, math.prod(self.pixels), images * self.positions
+        whole = costs.convolution_time(inputs, outputs, taps, images * pixels, every, training=training)
+        seen = sum(r.stop - r.start for _, r in self.down) * sum(c.stop - c.start for _, c in self.across)
+        # The image in another order, what each position sees of it, and outputs; each is read and written.
+        moved = 2 * images * (inputs * (pixels + seen) + outputs * self.positions)
+        # The taps in another order, what each position meets of them, and in training the sum of their gradients.
+        moved += inputs * outputs * (7 * taps if training else 2 * taps + 2 * seen)
+        calls = 4 * self.positions + 3
+        return whole, images * seen * inputs * outputs * costs.product + costs.moving(moved) + calls * costs.call
+
+
+def live_convolution(pixels: Any, taps: Any, stride: Any, padding: Any, dilation: Any) -> LiveConvolution:
+    """What is left of a convolution of images of so many pixels; each argument is a number, or one for each axis."""
+    find = _found.__wrapped__ if torch.compiler.is_compiling() else _found  # a compiler traces no cache
+    return find(*(tuple(_pair(each)) for each in (pixels, taps, stride, padding, dilation)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _found(pixels: Pair, taps: Pair, stride: Pair, padding: Pair, dilation: Pair) -> LiveConvolution:
+    (rows, top), (columns, left) = (
+        live_taps(*axis) for axis in zip(pixels, taps, stride, padding, dilation, strict=True)
+    )
+    kept = (rows.stop - rows.start, columns.stop - columns.start)
+    down, across = (windows(*axis) for axis in zip(pixels, kept, stride, (top, left), dilation, strict=True))
+    return LiveConvolution(pixels, rows, columns, (top, left), down, across)
 
 
 def by_position(input: Tensor, weight: Tensor, bias: Tensor | None, down: Windows, across: Windows) -> Tensor:

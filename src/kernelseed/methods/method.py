@@ -25,6 +25,8 @@ class Engine:
 
 
 PLAIN = Engine()
+CLASSES = likelihoods.Categorical()
+"""What methods train by if they are given no other likelihood; it has no state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,21 @@ class Method(ABC):
         """What trains it."""
 
     @abstractmethod
-    def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
-        """One update from one minibatch; returns the terms of its loss."""
+    def step(
+        self,
+        net: nn.Module,
+        optimizer: Any,
+        x: Any,
+        y: Tensor,
+        moment: Moment,
+        engine: Engine = PLAIN,
+        likelihood: Likelihood = CLASSES,
+    ) -> Terms:
+        """One update from one minibatch; returns the terms of its loss.
+
+        likelihood  without parameters of its own: give `Gaussian("output")` a network that says its noise, such as
+                    `ks.models.WithNoise`
+        """
 
     @property
     def keeps_weights(self) -> bool:
@@ -135,15 +150,30 @@ class GradientMethod(Method):
         return [{"params": list(net.parameters())}]
 
     @abstractmethod
-    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The loss and its parts."""
 
-    def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
+    def step(
+        self,
+        net: nn.Module,
+        optimizer: Any,
+        x: Any,
+        y: Tensor,
+        moment: Moment,
+        engine: Engine = PLAIN,
+        likelihood: Likelihood = CLASSES,
+    ) -> Terms:
         """Zero, forward, backward, step."""
-        return self.accumulate(net, optimizer, [(x, y)], moment, engine)
+        return self.accumulate(net, optimizer, [(x, y)], moment, engine, likelihood)
 
     def accumulate(
-        self, net: nn.Module, optimizer: Any, batches: Sequence[tuple[Any, Tensor]], moment: Moment, engine: Engine
+        self,
+        net: nn.Module,
+        optimizer: Any,
+        batches: Sequence[tuple[Any, Tensor]],
+        moment: Moment,
+        engine: Engine,
+        likelihood: Likelihood = CLASSES,
     ) -> Terms:
         """One update from several minibatches; returns the terms of its loss.
 
@@ -154,7 +184,7 @@ class GradientMethod(Method):
         total = sum(len(y) for _, y in batches)
         parts = []
         for x, y in batches:
-            terms = self.terms(net, x, y, moment)
+            terms = self.terms(net, x, y, moment, likelihood)
             share = len(y) / total
             engine.backward(terms.loss * share if len(batches) > 1 else terms.loss)
             parts.append((share, terms))
@@ -169,7 +199,7 @@ class GradientMethod(Method):
         return Terms(loss, nll, kl, parts[0][1].kl_weight)
 
 
-def likelihood_terms(net: nn.Module, x: Any, y: Tensor, likelihood: Likelihood | None = None) -> Terms:
+def likelihood_terms(net: nn.Module, x: Any, y: Tensor, likelihood: Likelihood = CLASSES) -> Terms:
     """The loss of a network without a KL."""
-    nll = (likelihood or likelihoods.Categorical()).nll(call(net, x), y)
+    nll = likelihood.nll(call(net, x), y)
     return Terms(nll, nll.detach(), torch.zeros_like(nll.detach()), 0.0)

@@ -14,13 +14,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelseed import optim
-from kernelseed.core import MeanField, Moment, Terms, batch_norms, bayesianize, call_with, inverse_softplus, places
+from kernelseed.core import (
+    Likelihood,
+    MeanField,
+    Moment,
+    Terms,
+    batch_norms,
+    bayesianize,
+    call_with,
+    inverse_softplus,
+    places,
+)
 from kernelseed.errors import ArgumentTypeError, MissingPackageError
-from kernelseed.methods.method import PLAIN, Engine, Method, likelihood_terms
+from kernelseed.methods.method import CLASSES, PLAIN, Engine, Method, likelihood_terms
 from kernelseed.methods.settings import setting
 
 
@@ -84,9 +93,18 @@ class Vadam(NaturalGradient):
             train_samples=self.train_samples,
         )
 
-    def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
+    def step(
+        self,
+        net: nn.Module,
+        optimizer: Any,
+        x: Any,
+        y: Tensor,
+        moment: Moment,
+        engine: Engine = PLAIN,
+        likelihood: Likelihood = CLASSES,
+    ) -> Terms:
         """The optimizer draws and differentiates."""
-        return _terms(optimizer.step(lambda: likelihood_terms(net, x, y).loss))
+        return _terms(optimizer.step(lambda: likelihood_terms(net, x, y, likelihood).loss))
 
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:
         """1 / sqrt(N s + prior precision)."""
@@ -121,11 +139,20 @@ class VOGN(NaturalGradient):
             train_samples=self.train_samples,
         )
 
-    def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
+    def step(
+        self,
+        net: nn.Module,
+        optimizer: Any,
+        x: Any,
+        y: Tensor,
+        moment: Moment,
+        engine: Engine = PLAIN,
+        likelihood: Likelihood = CLASSES,
+    ) -> Terms:
         """Gradient moments by vmap over the examples."""
         if not isinstance(x, Tensor):
             raise ArgumentTypeError(f'x is a {type(x).__name__}; method "vogn" splits it into rows: give one tensor.')
-        return _terms(optimizer.step(moments=lambda: example_moments(net, x, y, self.chunk)))
+        return _terms(optimizer.step(moments=lambda: example_moments(net, x, y, self.chunk, likelihood)))
 
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:
         """1 / sqrt(P)."""
@@ -158,7 +185,16 @@ class IVON(NaturalGradient):
             mc_samples=self.train_samples,
         )
 
-    def step(self, net: nn.Module, optimizer: Any, x: Any, y: Tensor, moment: Moment, engine: Engine = PLAIN) -> Terms:
+    def step(
+        self,
+        net: nn.Module,
+        optimizer: Any,
+        x: Any,
+        y: Tensor,
+        moment: Moment,
+        engine: Engine = PLAIN,
+        likelihood: Likelihood = CLASSES,
+    ) -> Terms:
         """Draw, differentiate, restore, as many times as it samples; then step."""
         ivon = getattr(optimizer, "optimizer", optimizer)  # the optimizer itself, where a framework wraps it
         # Its state_dict leaves the step out.
@@ -167,7 +203,7 @@ class IVON(NaturalGradient):
         for _ in range(self.train_samples):
             with _restoring(ivon), ivon.sampled_params(train=True):
                 optimizer.zero_grad()
-                terms = likelihood_terms(net, x, y)
+                terms = likelihood_terms(net, x, y, likelihood)
                 engine.backward(terms.loss)
                 engine.before_step()  # here, because it keeps each draw's gradient and never reads .grad again
                 for group in ivon.param_groups:
@@ -215,7 +251,7 @@ def _stds(optimizer: optim.Vadam | optim.VOGN) -> dict[Tensor, Tensor]:
 
 
 def example_moments(
-    net: nn.Module, x: Tensor, y: Tensor, chunk: int
+    net: nn.Module, x: Tensor, y: Tensor, chunk: int, likelihood: Likelihood = CLASSES
 ) -> tuple[Tensor, dict[Tensor, tuple[Tensor, Tensor]]]:
     """The batch's mean loss, and for each parameter the means of the examples' gradients and of their squares."""
     held = {names[0]: (p, names) for p, names in places(net).values() if p.requires_grad}
@@ -225,7 +261,7 @@ def example_moments(
     def loss(tensors: dict[str, Tensor], xi: Tensor, yi: Tensor) -> Tensor:
         # A tied weight is one tensor in several places.
         everywhere = {name: tensors[first] for first, (_, names) in held.items() for name in names}
-        return F.cross_entropy(call_with(net, {**everywhere, **buffers}, xi[None]), yi[None])
+        return likelihood.nll(call_with(net, {**everywhere, **buffers}, xi[None]), yi[None])
 
     gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
     total = torch.zeros((), device=x.device, dtype=next(iter(parameters.values())).dtype)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core import CHANNELWISE, ELEMENTWISE, Moment, Terms
+from kernelseed.core import CHANNELWISE, ELEMENTWISE, Likelihood, Moment, Terms
 from kernelseed.errors import ArgumentError
-from kernelseed.methods.method import GradientMethod, likelihood_terms
+from kernelseed.methods.method import CLASSES, GradientMethod, likelihood_terms
 from kernelseed.methods.settings import setting
 
 
@@ -23,9 +23,9 @@ class Baseline(GradientMethod):
         """A copy."""
         return copy.deepcopy(model)
 
-    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The negative log-likelihood."""
-        return likelihood_terms(net, x, y)
+        return likelihood_terms(net, x, y, likelihood)
 
     def label(self, ensemble: bool) -> str:
         """The paper's name."""
@@ -74,10 +74,10 @@ class Ensemble(GradientMethod):
             [model_with_fresh_weights(model) if i else copy.deepcopy(model) for i in range(self.members)]
         )
 
-    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The members' losses, summed: their parameters are apart, so each gets its own gradient."""
         assert isinstance(net, nn.ModuleList)
-        parts = [likelihood_terms(member, x, y) for member in net]
+        parts = [likelihood_terms(member, x, y, likelihood) for member in net]
         nll = torch.stack([part.nll for part in parts]).mean()
         return Terms(torch.stack([part.loss for part in parts]).sum(), nll, torch.zeros_like(nll), 0.0)
 

@@ -15,6 +15,7 @@ from kernelseed.core import (
     ELBO,
     INITS,
     BayesianModule,
+    Likelihood,
     Moment,
     Prior,
     ScaleMixture,
@@ -27,7 +28,7 @@ from kernelseed.core import (
     schedules,
 )
 from kernelseed.errors import ArgumentError
-from kernelseed.methods.method import GradientMethod, Groups, likelihood_terms
+from kernelseed.methods.method import CLASSES, GradientMethod, Groups, likelihood_terms
 from kernelseed.methods.point import Baseline
 from kernelseed.methods.settings import setting, settings_of
 
@@ -87,16 +88,16 @@ class Variational(Converted):
         """The prior that `prior` names."""
         return PRIORS[self.prior] if self.prior in PRIORS else priors.Gaussian(float(self.prior))
 
-    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The evidence lower bound of one draw."""
         assert isinstance(net, BayesianModule)
-        return elbo_of(self, moment.num_data)(net.draw(), x, y, moment)
+        return elbo_of(self, moment.num_data, likelihood)(net.draw(), x, y, moment)
 
 
 @lru_cache
-def elbo_of(method: Variational, num_data: int) -> ELBO:
+def elbo_of(method: Variational, num_data: int, likelihood: Likelihood = CLASSES) -> ELBO:
     """The loss of a method on so many examples, built once and not at every step."""
-    return ELBO(num_data, method.prior_value(), method.schedule())
+    return ELBO(num_data, method.prior_value(), method.schedule(), likelihood)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +183,9 @@ class FKSN(Seeds):
         """Seeds for every weight but those of normalisation layers."""
         return germinate(model, **self.sizes(), init=self.init, fixed=True)
 
-    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment) -> Terms:
+    def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The negative log-likelihood."""
-        return likelihood_terms(net, x, y)
+        return likelihood_terms(net, x, y, likelihood)
 
     def label(self, ensemble: bool) -> str:
         """The paper's name, with delta or what stands for it."""

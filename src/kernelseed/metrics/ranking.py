@@ -94,6 +94,32 @@ def auroc(in_scores: Tensor, out_scores: Tensor) -> float:
     return (below + up_to).sum().item() / (2 * len(inside) * len(out))
 
 
+def aupr(in_scores: Tensor, out_scores: Tensor) -> float:
+    """The average precision with "out" as the positive class: the area under the precision-recall curve, in steps.
+
+    A higher score means "out", as in auroc. By chance it is the share of "out" among all. With "in" as the positive
+    class it is aupr(-out_scores, -in_scores).
+
+    >>> round(aupr(torch.tensor([0.1, 0.5]), torch.tensor([0.4, 0.9])), 4)
+    0.8333
+    """
+    inside, out = check_scores(in_scores, "in_scores"), check_scores(out_scores, "out_scores")
+    is_out = torch.cat([torch.zeros_like(inside), torch.ones_like(out)])
+    _, group = torch.cat([inside, out]).unique(return_inverse=True)
+    flagged = torch.bincount(group).flip(0).cumsum(0)
+    right = torch.bincount(group, weights=is_out).flip(0)
+    return (right * right.cumsum(0) / flagged).sum().item() / len(out)
+
+
+def detection(in_scores: Tensor, out_scores: Tensor) -> dict[str, float]:
+    """How well a score tells out-of-distribution inputs from others, by each measure.
+
+    >>> detection(torch.tensor([0.1, 0.2]), torch.tensor([0.4, 0.9]))
+    {'auroc': 1.0, 'aupr': 1.0, 'fpr_at_95_tpr': 0.0}
+    """
+    return {measure.__name__: measure(in_scores, out_scores) for measure in (auroc, aupr, fpr_at_95_tpr)}
+
+
 def fpr_at_95_tpr(in_scores: Tensor, out_scores: Tensor) -> float:
     """The share of in-distribution inputs above the threshold that flags at least 95 % of the out-of-distribution ones.
 

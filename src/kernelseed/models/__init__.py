@@ -2,9 +2,11 @@
 
 resnet18, resnet34, resnet50, mlp   the registry, `BUILDERS` by name
 recipe, from_recipe                 a model of ours as JSON, and back
+WithNoise                           a regression network with one learned noise
 build                               any model, of ours or of yours, by its recipe
 """
 
+from kernelseed.models.noisy import WithNoise
 from kernelseed.models.own import (
     FACTS,
     GIVEN,
@@ -28,6 +30,7 @@ __all__ = [
     "STEMS",
     "Model",
     "ResNet",
+    "WithNoise",
     "agreed",
     "build",
     "call_function",

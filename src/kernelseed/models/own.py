@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from kernelseed.errors import ArgumentError, ArgumentTypeError
-from kernelseed.models.recipes import BUILDERS, from_recipe
+from kernelseed.models.recipes import BUILDERS, from_recipe, with_noise
 
 Model: TypeAlias = nn.Module | Callable[..., nn.Module] | str
 GIVEN = "given in Python"
@@ -38,9 +38,11 @@ def is_path(name: object) -> bool:
     return all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
 
 
-def own_recipe(name: str, facts: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """How a model of your own was made, as JSON; its name is a path or GIVEN."""
-    return {"function": name, **facts, "arguments": dict(arguments)}
+def own_recipe(
+    name: str, facts: Mapping[str, Any], arguments: Mapping[str, Any], noise: bool = False
+) -> dict[str, Any]:
+    """How a model of your own was made, as JSON; its name is a path or GIVEN. With noise, `WithNoise` is around it."""
+    return {"function": name, **facts, "arguments": dict(arguments), **({"noise": True} if noise else {})}
 
 
 def build(
@@ -70,11 +72,12 @@ def build(
         model = None if model in BUILDERS and model == name else import_function(model)
     if model is None:
         return from_recipe(recipe or None)
+    noise = recipe.get("noise", False)
     if isinstance(model, nn.Module):
-        return copy.deepcopy(model)
+        return with_noise(copy.deepcopy(model), noise)
     arguments = recipe.get("arguments", {})
     facts = {key: recipe[key] for key in FACTS if key in recipe}
-    return call_function(model, facts, arguments if isinstance(arguments, dict) else {})
+    return with_noise(call_function(model, facts, arguments if isinstance(arguments, dict) else {}), noise)
 
 
 def import_function(path: str) -> Callable[..., nn.Module]:

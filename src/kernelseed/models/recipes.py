@@ -15,6 +15,7 @@ from torch import nn
 
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.fast.taps import TrimmedConv2d, trim
+from kernelseed.models.noisy import WithNoise
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
@@ -66,6 +67,9 @@ def recipe(model: nn.Module) -> dict[str, Any] | None:
     >>> recipe(resnet18(10, in_channels=1, width=8))
     {'name': 'resnet18', 'num_classes': 10, 'in_channels': 1, 'stem': 'imagenet', 'width': 8, 'dropout': 0.0}
     """
+    if isinstance(model, WithNoise):
+        inside = recipe(model.model)
+        return inside and {**inside, "noise": True}
     if not isinstance(model, RecipeModel):
         return None
     is_trimmed = any(isinstance(module, TrimmedConv2d) for module in model.modules())
@@ -89,9 +93,17 @@ def from_recipe(given: dict[str, Any] | None) -> nn.Module:
     trimmed = arguments.pop("trimmed", False)  # as it was trained, so that predictions are the same to the last bit
     if not isinstance(trimmed, bool):
         raise ArgumentTypeError(f"trimmed is {trimmed!r}; it must be true or false.")
+    noise = arguments.pop("noise", False)
     known = inspect.signature(BUILDERS[name]).parameters
     for argument in arguments:
         if argument not in known:
             raise ArgumentError(f"argument {argument!r} is unknown; {name} takes {', '.join(known)}.")
     model = BUILDERS[name](**arguments)
-    return trim(model) if trimmed else model
+    return with_noise(trim(model) if trimmed else model, noise)
+
+
+def with_noise(model: nn.Module, wanted: Any) -> nn.Module:
+    """The model with its noise, if a recipe says so."""
+    if not isinstance(wanted, bool):
+        raise ArgumentTypeError(f"noise is {wanted!r}; it must be true or false.")
+    return WithNoise(model) if wanted else model

@@ -7,6 +7,6 @@ The figures can be used on their own: `kernelseed.report.figures`.
 
 from kernelseed.report.page import render, write
 from kernelseed.report.reading import read
-from kernelseed.report.record import RunRecord
+from kernelseed.report.record import RegressionRecord, RunRecord
 
-__all__ = ["RunRecord", "read", "render", "write"]
+__all__ = ["RegressionRecord", "RunRecord", "read", "render", "write"]

@@ -36,7 +36,7 @@ from kernelseed.report.svg import (
 
 WIDTH, HEIGHT = 460, 320  # of a figure that stands alone; narrow, so that a phone can still show its text
 PANEL = 220  # the width of one of several small panels
-_SMALL = 11.5  # the size of the text there
+SMALL = 11.5  # the size of the text there
 _LONG_CURVE = 240  # points of a curve; more would not be visible at this size
 
 
@@ -58,6 +58,8 @@ class Series:
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
     look: Look
+    band: tuple[np.ndarray, np.ndarray] | None = None
+    """From where to where its values spread, at each x."""
 
 
 @dataclass(frozen=True)
@@ -132,22 +134,28 @@ def lines(
     x_show: Show = number,
     y_show: Show = number,
     from_zero: bool = False,
+    log: bool | None = None,
 ) -> Markup:
     """Curves with their names at the right. Long curves are thinned.
 
-    The y axis is logarithmic if the values are positive and span decades, unless `from_zero` starts both axes at zero.
+    The y axis is logarithmic if the values are positive and span decades, unless `from_zero` starts both axes at
+    zero or `log` says otherwise.
     """
     names = [shorten(one.label, 130) for one in series]
     left, right, top, bottom = 48, WIDTH - 26 - max(text_width(name) for name in names), 30, HEIGHT - 44
     thin = [_thinned(np.asarray(s.x, float), np.asarray(s.y, float)) for s in series]
-    values = np.concatenate([ys[np.isfinite(ys)] for _, ys in thin])
-    log = not from_zero and values.size > 0 and values.min() > 0 and values.max() / values.min() > 30
-    y = scale_for([0.0, *values] if from_zero else values, bottom, top, pad=0.04, log=bool(log))
+    values = np.concatenate([*(ys for _, ys in thin), *(edge for one in series for edge in one.band or ())])
+    values = values[np.isfinite(values)]
+    if log is None:
+        log = bool(not from_zero and values.size > 0 and values.min() > 0 and values.max() / values.min() > 30)
+    y = scale_for([0.0, *values] if from_zero else values, bottom, top, pad=0.04, log=log)
     x = scale_for(np.concatenate([xs for xs, _ in thin]), left, right, pad=0.0)
     if from_zero:
         x, y = Scale(0.0, x.high, left, right), Scale(0.0, y.high, bottom, top)
     body = [y_axis(y, left, right, y_label + (" (log scale)" if log else ""), y_show)]
     body.append(x_axis(x, bottom, x_label, x_show, about=4))
+    faint = f"{min(0.12, 0.4 / len(series)):.2f}"  # where many bands lie over each other, they add up
+    body += [_band(one, x, y, faint) for one in series if one.band is not None]
     ends = []
     for one, (xs, ys) in zip(series, thin, strict=True):
         spots = [y(v) if math.isfinite(v) and (v > 0 or not log) else math.nan for v in ys]
@@ -165,6 +173,12 @@ def lines(
         ]
     listed = ", ".join(one.label for one in series)
     return drawing(WIDTH, HEIGHT, body, f"{y_label} against {x_label} for {listed}.")
+
+
+def _band(one: Series, x: Scale, y: Scale, opacity: str) -> Markup:
+    assert one.band is not None
+    low, high = ([f"{x(at):.1f},{y(value):.1f}" for at, value in zip(one.x, edge, strict=True)] for edge in one.band)
+    return tag("polygon", points=" ".join([*low, *reversed(high)]), fill=one.look.colour, opacity=opacity)
 
 
 def _thinned(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -214,7 +228,7 @@ def reliability_diagram(bins: Reliability, style: Look, label: str) -> Markup:
     ece, mce = METRICS["ece"], METRICS["mce"]
     errors = f"{ece.words} {ece.show(bins.ece)}, {mce.words} {mce.show(bins.mce)}"
     description = f"Reliability of {label}: {errors}."
-    return drawing(PANEL, floor + 40, body, description, font_size=_SMALL)
+    return drawing(PANEL, floor + 40, body, description, font_size=SMALL)
 
 
 def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
@@ -260,4 +274,4 @@ def back_to_back(
         x_axis(x, bottom + 20, x_label, x_show, about=4),
     ]
     description = f"Histogram of {x_label}: {above} upward, {below} downward."
-    return drawing(PANEL, bottom + 60, body, description, font_size=_SMALL)
+    return drawing(PANEL, bottom + 60, body, description, font_size=SMALL)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from kernelseed.metrics import METRICS, Metric
+from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, metrics_of
 from kernelseed.report.figures import wilson
-from kernelseed.report.record import RunRecord
+from kernelseed.report.record import Record, RegressionRecord, RunRecord
+from kernelseed.report.table_cells import Cell, marked
 
 
 @dataclass(frozen=True)
@@ -18,44 +19,38 @@ class Column:
     """A column of the table, and how to get its value from a run."""
 
     metric: Metric
-    value: Callable[[RunRecord], float]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The text of a value, and whether it is the best."""
-
-    text: str
-    best: bool
+    value: Callable[[Record], float]
 
 
 def _predicted(metric: Metric) -> Column:
     return Column(metric, lambda run: run.metrics.get(metric.name, math.nan))
 
 
-COLUMNS = (
-    Column(Metric("parameters", "Parameters", "stored parameters", template="{:,.0f}"), lambda run: run.parameters),
-    Column(
-        Metric("relative", "Size", "parameters per plain parameter", template="{:.2f}×"), lambda run: run.relative_size
-    ),
-    *map(_predicted, METRICS.values()),
-    Column(
-        Metric("seconds", "Seconds", "time of the run", template="{:,.1f}"),
-        lambda run: run.result.get("seconds", math.nan),
-    ),
-)
+def columns_for(table: Mapping[str, Metric]) -> tuple[Column, ...]:
+    """The columns of a page with these metrics."""
+    return (
+        Column(Metric("parameters", "Parameters", "stored parameters", template="{:,.0f}"), lambda run: run.parameters),
+        Column(
+            Metric("relative", "Size", "parameters per plain parameter", template="{:.2f}×"),
+            lambda run: run.relative_size,
+        ),
+        *map(_predicted, table.values()),
+        Column(
+            Metric("seconds", "Seconds", "time of the run", template="{:,.1f}"),
+            lambda run: run.result.get("seconds", math.nan),
+        ),
+    )
 
 
-def cells(runs: Sequence[RunRecord], column: Column) -> list[Cell]:
+COLUMNS, REGRESSION_COLUMNS = columns_for(METRICS), columns_for(REGRESSION_METRICS)
+
+
+def cells(runs: Sequence[Record], column: Column) -> list[Cell]:
     """One cell per run. All runs with the same text as the best value are marked."""
-    values = [float(column.value(run)) for run in runs]
-    known = [value for value in values if math.isfinite(value)]
-    best = column.metric.best(known) if len(known) > 1 else None
-    shown = [column.metric.show(value) if math.isfinite(value) else "–" for value in values]
-    return [Cell(text, best=text == best) for text in shown]
+    return marked(column.metric, [column.value(run) for run in runs])
 
 
-def data_name(run: RunRecord) -> str | None:
+def data_name(run: Record) -> str | None:
     """The name of the data set in the config: `data` or `dataset`, a string or a section with a `name`."""
     for key in ("dataset", "data"):
         said = run.config.get(key)
@@ -71,9 +66,9 @@ def joined(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def same_examples(runs: Sequence[RunRecord]) -> bool:
+def same_examples(runs: Sequence[Record]) -> bool:
     """Whether all runs were tested on the same labels in the same order."""
-    return all(np.array_equal(run.labels, runs[0].labels) for run in runs)
+    return all(np.array_equal(run.truth, runs[0].truth) for run in runs)
 
 
 def _spelled(count: int) -> str:
@@ -81,10 +76,10 @@ def _spelled(count: int) -> str:
     return words[count - 2] if count <= 12 else f"{count}"
 
 
-def what_was_compared(runs: Sequence[RunRecord]) -> str:
+def what_was_compared(runs: Sequence[Record]) -> str:
     """The number of runs, the data sets and the number of test examples."""
     data = sorted({name for run in runs if (name := data_name(run))})
-    counts = sorted({len(run.labels) for run in runs})
+    counts = sorted({len(run.truth) for run in runs})
     count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     trained = len({run.name for run in runs})
     runs_said = "One run" if trained == 1 else f"{_spelled(trained)} runs"
@@ -94,23 +89,19 @@ def what_was_compared(runs: Sequence[RunRecord]) -> str:
     return f"{runs_said}{where}, judged on {count} test examples."
 
 
-def sentences(runs: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
-    """The run with the best accuracy, the best NLL and the smallest size, and the runs that are as good as it."""
+def sentences(runs: Sequence[Record], names: Sequence[str]) -> list[str]:
+    """The run with the best headline, the best NLL and the smallest size, and the runs that are as good as it."""
     if len(runs) == 1:
         return _alone(runs[0], names[0])
     if not same_examples(runs):
         return ["The runs were not judged on the same test examples: compare their numbers with care."]
-    wrong = [1.0 - run.correct for run in runs]
-    surprise = [_surprise(run) for run in runs]
-    said = [
-        _leader(runs, names, METRICS["accuracy"], wrong),
-        _leader(runs, names, METRICS["nll"], surprise),
-        _smallest(runs, names),
-    ]
+    table, losses = metrics_of(runs[0].metrics), [run.losses for run in runs]
+    said = [_leader(runs, names, table[name], [of[name] for of in losses]) for name in losses[0]]
+    said.append(_smallest(runs, names))
     return [sentence for sentence in said if sentence]
 
 
-def _leader(runs: Sequence[RunRecord], names: Sequence[str], metric: Metric, losses: list[np.ndarray]) -> str:
+def _leader(runs: Sequence[Record], names: Sequence[str], metric: Metric, losses: list[np.ndarray]) -> str:
     """The best run by this metric, and the runs whose difference from it is within the sampling error."""
     row, unit = cells(runs, _predicted(metric)), metric.unit and f" {metric.unit}"
     praise = f"the {'highest' if metric.better == 'higher' else 'lowest'} {metric.words}"
@@ -131,35 +122,38 @@ def _leader(runs: Sequence[RunRecord], names: Sequence[str], metric: Metric, los
     return f"{claim}; this test set cannot tell it from {others}."
 
 
-def _smallest(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
+def _smallest(runs: Sequence[Record], names: Sequence[str]) -> str:
     least = min(run.parameters for run in runs)
     smallest = [i for i, run in enumerate(runs) if run.parameters == least]
     size = _size(runs[smallest[0]])
     if len(smallest) > 1:
         return f"{joined([names[i] for i in smallest])} are the smallest: {size}."
-    metric = METRICS["accuracy"]
-    accuracy = runs[smallest[0]].metrics.get(metric.name, math.nan)
-    at = f", at {metric.words} {metric.show(accuracy)}" if math.isfinite(accuracy) else ""
+    metric = next(iter(metrics_of(runs[0].metrics).values()))
+    value = runs[smallest[0]].metrics.get(metric.name, math.nan)
+    at = f", at {metric.words} {metric.show(value)}" if math.isfinite(value) else ""
     return f"{names[smallest[0]]} is the smallest: {size}{at}."
 
 
-def _size(run: RunRecord) -> str:
+def _size(run: Record) -> str:
     return f"{run.parameters:,} parameters, {run.relative_size:.2f} times the size of the plain network"
 
 
-def _alone(run: RunRecord, name: str) -> list[str]:
-    """For a single run, its accuracy with a confidence interval."""
+def _alone(run: Record, name: str) -> list[str]:
+    """For a single run, its accuracy with a confidence interval, or its error."""
+    if isinstance(run, RegressionRecord):
+        shown = {key: metric.show(run.metrics[key]) for key, metric in REGRESSION_METRICS.items()}
+        return [
+            f"{name} predicts {run.target} with a root mean squared error of {shown['rmse']}; {shown['coverage_90']} "
+            "of the test examples lie in their 90% interval.",
+            f"It stores {_size(run)}.",
+        ]
+    assert isinstance(run, RunRecord)
     low, high = wilson(float(run.correct.mean()), len(run.labels))
     return [
         f"{name} is right on {run.correct.mean():.2%} of the test examples; "
         f"the 95% interval of its accuracy is {low:.1%} to {high:.1%}.",
         f"It stores {_size(run)}.",
     ]
-
-
-def _surprise(run: RunRecord) -> np.ndarray:
-    chosen = run.probs[np.arange(len(run.labels)), run.labels]
-    return -np.log(np.maximum(chosen, np.finfo(np.float32).tiny))
 
 
 def distinguishable(loss: np.ndarray, other: np.ndarray) -> bool:

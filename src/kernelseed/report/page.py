@@ -6,86 +6,96 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jinja2 import Environment
+from jinja2 import DictLoader, Environment
 from markupsafe import Markup
 
 from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
-from kernelseed.metrics import METRICS, auroc, reliability, risk_coverage
-from kernelseed.report import figures, findings, gallery, promises
-from kernelseed.report.record import RunRecord
-from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, Look, chip, look, percent
+from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, reliability, risk_coverage
+from kernelseed.report import figures, findings, gallery, numbers, ood_section, promises, shift_section
+from kernelseed.report.record import Record, RegressionRecord, RunRecord
+from kernelseed.report.sections import Panel, Section, Shown
+from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, look, percent
 
 TITLE = "What the networks know, and what they do not"
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A run with its name and look, which are the same in every figure."""
-
-    run: RunRecord
-    name: str
-    look: Look
-
-    @property
-    def chip(self) -> Markup:
-        """The run's marker, for use in a line of text."""
-        return chip(self.look)
+SECTIONS: tuple[Callable[[Sequence[Shown]], Section | None], ...] = (shift_section.section, ood_section.section)
+"""What is shown where a run holds it, each made in a file of its own: see `sections`."""
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One figure of a section, with the run that it belongs to."""
-
-    svg: Markup
-    of: Shown | None = None
-    note: str = ""
-
-
-def render(runs: Sequence[RunRecord], title: str = TITLE) -> str:
+def render(runs: Sequence[Record], title: str = TITLE) -> str:
     """The page as a string."""
     if not runs:
         raise ArgumentError("runs is empty; a report compares runs: give at least one RunRecord.")
+    if len(kinds := {type(run) for run in runs}) > 1:
+        raise ArgumentError("runs are of classification and of regression, which can't be compared: report them apart.")
+    is_numbers = kinds == {RegressionRecord}
     shown = [Shown(run, name, look(i)) for i, (run, name) in enumerate(zip(runs, _names(runs), strict=True))]
     here = files("kernelseed.report")
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        here.joinpath("page.html").read_text("utf-8")
-    )
-    return page.render(
+    templates = DictLoader({name: here.joinpath(name).read_text("utf-8") for name in ("page.html", "numbers.html")})
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=templates)
+    columns = findings.REGRESSION_COLUMNS if is_numbers else findings.COLUMNS
+    return page.get_template("page.html").render(
         title=title,
         style=Markup(here.joinpath("style.css").read_text("utf-8")),
         colours=list(zip(RUN_COLOURS_LIGHT, RUN_COLOURS_DARK, strict=True)),
         runs=shown,
         compared=findings.what_was_compared(runs),
         sentences=findings.sentences(runs, [one.name for one in shown]),
-        columns=findings.COLUMNS,
-        rows=list(zip(*(findings.cells(runs, column) for column in findings.COLUMNS), strict=True)),
-        sizes=_sizes(shown),
-        reliability=[_reliability(one) for one in shown],
-        confidence=[_confidence(one) for one in shown],
-        risk=_risk(shown),
-        risk_rows=[(one, _risk_row(one.run)) for one in shown],
-        risks=[percent(risk) for risk in promises.RISKS],
-        kept_risks=[(one, promises.kept_risks(one.run)) for one in shown if one.run.validation is not None],
-        set_coverage=percent(promises.COVERAGE),
-        sets=[(one, row) for one in shown if one.run.validation is not None and (row := promises.held_sets(one.run))],
-        ood=_ood(shown),
-        uncertain=[(one, *_images(one.run)) for one in shown if one.run.images is not None],
+        metrics=[column.metric for column in columns],
+        rows=list(zip(shown, zip(*(findings.cells(runs, column) for column in columns), strict=True), strict=True)),
+        sizes=_sizes(shown, REGRESSION_METRICS["rmse"] if is_numbers else METRICS["accuracy"]),
         curves=_curves(shown),
         written=_written,
+        **(_of_numbers(shown) if is_numbers else _of_classes(shown)),
     )
 
 
-def write(
-    runs: Sequence[RunRecord], path: str | os.PathLike[str], title: str = TITLE, *, overwrite: bool = False
-) -> Path:
+def _of_classes(shown: Sequence[Shown]) -> dict[str, Any]:
+    """What the page says of classifiers alone."""
+    return {
+        "reliability": [_reliability(one) for one in shown],
+        "confidence": [_confidence(one) for one in shown],
+        "risk": _risk(shown),
+        "risk_rows": [(one, _risk_row(one.run)) for one in shown],
+        "risks": [percent(risk) for risk in promises.RISKS],
+        "kept_risks": [(one, promises.kept_risks(one.run)) for one in shown if one.run.validation is not None],
+        "set_coverage": percent(promises.COVERAGE),
+        "sets": [
+            (one, row) for one in shown if one.run.validation is not None and (row := promises.held_sets(one.run))
+        ],
+        "sections": [section for make in SECTIONS if (section := make(shown)) is not None],
+        "uncertain": [(one, *_images(one.run)) for one in shown if one.run.images is not None],
+    }
+
+
+def _of_numbers(shown: Sequence[Shown]) -> dict[str, Any]:
+    """What the page says of regression alone."""
+    runs = [(one.name, one.run, one.look) for one in shown]
+    varying = [one for one in shown if numbers.varies(one.run)]
+    rmse = REGRESSION_METRICS["rmse"]
+    notes = [f"{rmse.title} {rmse.show(one.run.metrics['rmse'])}" for one in shown]
+    drawn = [numbers.predicted_against_true(one.run, one.look, one.name) for one in shown]
+    return {
+        "numbers": {
+            "predicted": [Panel(svg, one, note) for svg, one, note in zip(drawn, shown, notes, strict=True)],
+            "coverage": numbers.coverage_curves(runs),
+            "parts": [(one, numbers.parts_row(one.run)) for one in shown],
+            "errors": [Panel(numbers.error_against_std(one.run, one.look, one.name), one) for one in varying],
+            "sure": numbers.error_when_sure([(one.name, one.run, one.look) for one in varying]) if varying else "",
+        }
+    }
+
+
+def write(runs: Sequence[Record], path: str | os.PathLike[str], title: str = TITLE, *, overwrite: bool = False) -> Path:
     """Write the page to `path`, completely or not at all."""
     path = Path(path)
     if path.exists() and not overwrite:
@@ -94,17 +104,17 @@ def write(
     return path
 
 
-def _names(runs: Sequence[RunRecord]) -> list[str]:
+def _names(runs: Sequence[Record]) -> list[str]:
     """The labels of the runs; if two runs have the same label, with the names of their folders."""
     seen = Counter(run.label for run in runs)
     return [run.label if seen[run.label] == 1 else f"{run.label} ({run.name})" for run in runs]
 
 
-def _sizes(shown: Sequence[Shown]) -> list[Panel]:
+def _sizes(shown: Sequence[Shown], headline: Metric) -> list[Panel]:
     plain = {one.run.plain_parameters for one in shown}
     reference = (float(plain.pop()), "plain network") if len(plain) == 1 else None
     panels = []
-    for metric in (METRICS["accuracy"], METRICS["nll"]):
+    for metric in (headline, METRICS["nll"]):
         points = [
             figures.Point(one.name, one.run.parameters, one.run.metrics[metric.name], one.look)
             for one in shown
@@ -152,19 +162,6 @@ def _risk_row(run: RunRecord) -> list[str]:
     return [f"{risk[i]:.2%}" for i in answered]
 
 
-def _ood(shown: Sequence[Shown]) -> list[Panel]:
-    given = [(one, one.run.ood_entropy) for one in shown if one.run.ood_entropy is not None]
-    high = max((float(max(one.run.entropy.max(), out.max())) for one, out in given), default=1.0) or 1.0
-    panels = []
-    for one, out in given:
-        shares = figures.Histogram.of(one.run.entropy, out, 0.0, high)
-        area = auroc(torch.tensor(one.run.entropy), torch.tensor(out))
-        inside, outside = findings.data_name(one.run) or "test data", one.run.ood_name or "out-of-distribution data"
-        svg = figures.back_to_back(shares, one.look, "entropy in nats", inside, outside)
-        panels.append(Panel(svg, one, f"AUROC {area:.3f}"))
-    return panels
-
-
 def _images(run: RunRecord) -> tuple[list[gallery.Tile], list[gallery.Tile]]:
     return gallery.most_uncertain(run), gallery.confidently_wrong(run)
 
@@ -179,7 +176,7 @@ def _curves(shown: Sequence[Shown]) -> list[Panel]:
     panels = []
     for kind in kinds:
         series = [
-            figures.Series(one.name, *one.run.curves[kind], one.look)
+            figures.Series(one.name, one.run.curves[kind][0], one.run.curves[kind][1], one.look)
             for one in shown
             if kind in one.run.curves and len(one.run.curves[kind][0])
         ]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
+from kernelseed.core import Classification, Regression
 from kernelseed.data import Dataset
 from kernelseed.errors import DataError
 from kernelseed.models import GIVEN
-from kernelseed.report.record import RunRecord
+from kernelseed.report.record import Record, RegressionRecord, RunRecord
 from kernelseed.training import RunFolder
 
 
-def read(paths: Sequence[Path], data_dir: Path | None = None, data: Dataset | None = None) -> list[RunRecord]:
+def read(paths: Sequence[Path], data_dir: Path | None = None, data: Dataset | None = None) -> list[Record]:
     """The records of several runs, each named by the end of its path that distinguishes it from the others.
 
     data   of the runs that were given it in Python: for the images, which a page does without otherwise
@@ -38,47 +41,85 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset | None = None) -> list[RunRecord]:
+def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset | None = None) -> list[Record]:
     """One record for each way that the run predicts: the average over draws, and the mean."""
     run = RunFolder(path)
-    result, described, ood = run.result(), run.config(), run.evaluation().get("ood", {})
+    result, described = run.result(), run.config()
     rows = run.metrics()
     epochs = [row["epoch"] for row in rows]
     curves = {key: (epochs, [row[key] for row in rows]) for key in (rows[0] if rows else ()) if key != "epoch"}
     curves.pop("seconds", None)
+    images = None
     try:
-        images = _test_images(run, data_dir, data).numpy()
+        if "table" not in described["data"]:
+            images = _test_images(run, data_dir, data).numpy()
     except DataError as error:
         warnings.warn(f"no images in the report: {error}", stacklevel=2)
-        images = None
-    found = []
+    found: list[Record] = []
     for way in [way for way in ("ensemble", "mean") if way in result["metrics"]]:
         prediction, labels = run.prediction("test", way)
-        outside = run.prediction("ood", way)[0] if way in ood and run.has_prediction("ood", way) else None
-        held_out = run.prediction("validation", way) if run.has_prediction("validation", way) else None
-        found.append(
-            RunRecord(
-                name=name,
-                method=result["config"]["method"],
-                label=result["labels"][way],
-                parameters=result["parameters"]["trained"],
-                plain_parameters=result["parameters"]["plain"],
-                metrics=result["metrics"][way],
-                probs=prediction.probs.numpy(),
-                labels=labels.numpy(),
-                entropy=prediction.entropy.numpy(),
-                mutual_information=prediction.mutual_information.numpy() if way == "ensemble" else None,
-                curves=curves,
-                config=result["config"],
-                result=result,
-                class_names=described["data"]["classes"],
-                images=images,
-                ood_name=None if outside is None else ood["name"],
-                ood_entropy=None if outside is None else outside.entropy.numpy(),
-                validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
-            )
-        )
+        common: dict[str, Any] = {
+            "name": name,
+            "method": result["config"]["method"],
+            "label": result["labels"][way],
+            "parameters": result["parameters"]["trained"],
+            "plain_parameters": result["parameters"]["plain"],
+            "metrics": result["metrics"][way],
+            "curves": curves,
+            "config": result["config"],
+            "result": result,
+        }
+        if isinstance(prediction, Regression):
+            found.append(_of_numbers(prediction, labels, described, common))
+        else:
+            found.append(_of_classes(run, way, prediction, labels, images, common))
     return found
+
+
+def _of_numbers(
+    prediction: Regression, targets: Tensor, described: dict[str, Any], common: dict[str, Any]
+) -> RegressionRecord:
+    return RegressionRecord(
+        **common,
+        target=described["data"]["table"]["target"]["name"],
+        targets=_flat(targets),
+        mean=_flat(prediction.mean),
+        aleatoric=_flat(prediction.aleatoric.sqrt()),
+        epistemic=_flat(prediction.epistemic.sqrt()),
+    )
+
+
+def _of_classes(
+    run: RunFolder,
+    way: str,
+    prediction: Classification,
+    labels: Tensor,
+    images: np.ndarray | None,
+    common: dict[str, Any],
+) -> RunRecord:
+    held_out = run.prediction("validation", way) if run.has_prediction("validation", way) else None
+    kept = run.found()
+    return RunRecord(
+        **common,
+        probs=prediction.probs.numpy(),
+        labels=labels.numpy(),
+        entropy=prediction.entropy.numpy(),
+        mutual_information=prediction.mutual_information.numpy() if way == "ensemble" else None,
+        class_names=run.config()["data"]["classes"],
+        images=images,
+        way=way,
+        found=kept,
+        ood_entropy={
+            other["name"]: run.prediction(f"ood-{number}", way)[0].entropy.numpy()
+            for number, other in enumerate(kept.get("ood", {}).get("sets", ()))
+            if run.has_prediction(f"ood-{number}", way)
+        },
+        validation=None if held_out is None else (held_out[0].probs.numpy(), held_out[1].numpy()),
+    )
+
+
+def _flat(numbers: Tensor) -> np.ndarray:
+    return numbers.double().flatten().numpy()
 
 
 def _test_images(run: RunFolder, data_dir: Path | None, data: Dataset | None) -> Tensor:

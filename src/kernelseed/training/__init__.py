@@ -8,37 +8,43 @@ Config                                what a run is
 overlay, differences, read_settings   settings from several places: which win, and which are not the same
 train, LOGGERS                        from a config to a finished run folder; where its curves can go
 RunFolder, read_result                the files of a run
-evaluate, classify, describe_run      what to do with a finished run
+evaluate, predict_files, describe_run what to do with a finished run
 predict_split, summarise, provenance  the parts of a result
+shift_curves, average_curve           accuracy, NLL and ECE of a network on damaged images
 """
 
 from typing import TYPE_CHECKING, Any
 
 from kernelseed.errors import MissingPackageError
 from kernelseed.training.config import Config, differences, overlay, read_settings
-from kernelseed.training.evaluation import evaluate, summarise
-from kernelseed.training.inference import classify, predict_split
+from kernelseed.training.evaluation import evaluate
+from kernelseed.training.inference import predict_files, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
+from kernelseed.training.shift import MEASURED, average_curve, shift_curves
+from kernelseed.training.tasks import summarise
 
 if TYPE_CHECKING:
     from kernelseed.training.trainer import train
 
 __all__ = [
     "LOGGERS",
+    "MEASURED",
     "Config",
     "RunFolder",
-    "classify",
+    "average_curve",
     "describe_run",
     "differences",
     "evaluate",
     "overlay",
+    "predict_files",
     "predict_split",
     "provenance",
     "read_result",
     "read_settings",
+    "shift_curves",
     "summarise",
     "train",
     "write_csv",

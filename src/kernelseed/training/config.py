@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelseed import methods, models
+from kernelseed import fast, methods, models
 from kernelseed.core import batch_norms, gigabytes, memory_limit, read_json, read_text
-from kernelseed.data import Dataset, load
+from kernelseed.data import CSV, TASKS, Dataset, TableOptions, load
 from kernelseed.errors import ArgumentError, ConfigError, DataError, MissingPackageError, StorageError
 from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
 from kernelseed.training.learning_rate import SCHEDULES
+from kernelseed.training.tasks import task_of
 
 MOST_YAML = 1 << 20
 TRAINING_BYTES = 16  # a parameter, its gradient and Adam's two averages
+IMAGE_MODEL, TABLE_MODEL = "resnet18", "mlp"
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
@@ -37,10 +39,18 @@ class Config:
     'KSN-E δ=0.5'
     """
 
-    data: str = setting("digits", "the data set: digits, mnist, ..., or folder:PATH")
+    data: str = setting("digits", "the data set: digits, mnist, ..., folder:PATH for images, or csv:PATH for a table")
+    target: str | None = setting(None, "the column of a table to predict")
+    task: str | None = setting(None, "what a table's target is (default: regression if it has numbers)", choices=TASKS)
+    test: str | float = setting(0.2, "the share of a table's rows, chosen by the seed, to test on; or another CSV file")
+    ignore: str | None = setting(None, "columns of a table to leave out, with commas")
     method: str = setting("ksn", f"the method: {', '.join(methods.METHODS)}")
     options: dict[str, Any] = field(default_factory=dict, metadata={"help": "the method's own hyperparameters"})
-    model: str = setting("resnet18", f"the network: {', '.join(models.BUILDERS)}, or your own, module:function")
+    model: str = setting(
+        None,
+        f"the network: {', '.join(models.BUILDERS)}, or your own, module:function (default: {IMAGE_MODEL}, or "
+        f"{TABLE_MODEL} for a table)",
+    )
     model_args: dict[str, Any] = field(default_factory=dict, metadata={"help": "the model's own arguments as JSON"})
     width: int = setting(64, "channels of a ResNet's first stage", least=1, most=65_536)
     stem: str | None = setting(None, "a ResNet's first layers (default: what suits the images)", choices=models.STEMS)
@@ -80,7 +90,10 @@ class Config:
     )
 
     def __post_init__(self) -> None:
+        if self.model is None:
+            object.__setattr__(self, "model", default_model(self.data))
         check_settings(self, ConfigError)
+        self._check_data()
         self._check_model()
         method = self.build_method()
         if self.patience is not None and not self.validation:
@@ -133,6 +146,28 @@ class Config:
                 "as a plain network: do without one of them."
             )
 
+    def _check_data(self) -> None:
+        """That a table has its settings, and that other data has none of them."""
+        if not self.data.startswith(CSV):
+            for name in ("target", "task", "test", "ignore"):
+                if (value := getattr(self, name)) != settings_of(Config)[name].default:
+                    raise ConfigError(f"{name} is {value!r}, but data is {self.data!r}, and no table, csv:PATH.")
+            return
+        try:
+            self._table_options()
+        except ArgumentError as error:
+            raise ConfigError(str(error)) from None
+        if self.target is None:
+            raise ConfigError(f"data is {self.data!r} without a target; name the column to predict: --target.")
+        if self.augment:
+            raise ConfigError(f"augment is for images, and data is the table {self.data!r}: leave it out.")
+        if "stem" in self._model_parameters():
+            raise ConfigError(f"model is {self.model!r}, which takes images, and data is a table: take {TABLE_MODEL}.")
+
+    def _table_options(self) -> TableOptions:
+        ignore = tuple(name.strip() for name in (self.ignore or "").split(",") if name.strip())
+        return TableOptions(self.target, self.task, self.test, ignore)
+
     def _check_model(self) -> None:
         """Of a model of ours all that can be known without data; of any other, its name."""
         try:
@@ -175,13 +210,13 @@ class Config:
 
     @property
     def layout(self) -> torch.memory_format:
-        """How images lie in memory: channels last is faster for a ResNet.
+        """How images lie in memory: for a ResNet as this kind of processor is faster, see `kernelseed.fast.Costs`.
 
-        Not for one of fewer than eight channels: the gradient of its strided 1 x 1 convolutions would be written
-        past the end of its memory (PyTorch 2.13 on a CPU with AVX2).
+        One of fewer than eight channels is never channels last: the gradient of its strided 1 x 1 convolutions would be
+        written past the end of its memory (PyTorch 2.13 on a CPU with AVX2).
         """
         is_resnet = "stem" in self._model_parameters()
-        return torch.channels_last if is_resnet and self.width % 8 == 0 else torch.contiguous_format
+        return fast.current_costs().layout if is_resnet and self.width % 8 == 0 else torch.contiguous_format
 
     def build_method(self) -> methods.Method:
         """The method with its options."""
@@ -213,18 +248,24 @@ class Config:
 
     def recipe(self, data: Dataset) -> dict[str, Any]:
         """How the plain network that fits the data is made, as JSON."""
-        channels, *size = data.train.images.shape[1:]
-        facts = {"num_classes": len(data.class_names), "in_channels": channels, "image_size": size}
+        channels, *size = data.train.inputs.shape[1:]
+        task = task_of(data)
+        facts = {"num_classes": task.num_outputs, "in_channels": channels, "image_size": size}
         if self.model not in models.BUILDERS:
-            return models.own_recipe(self.model, facts, self.model_args)
+            return models.own_recipe(self.model, facts, self.model_args, task.has_noise)
         known = self._model_parameters()
-        settings = {**facts, "width": self.width, "stem": self.stem or default_stem(data)}
+        if "stem" in known and data.table is not None:
+            raise ConfigError(f"model is {self.model!r}, which takes images, and data is a table: take {TABLE_MODEL}.")
+        settings = {**facts, "width": self.width}
+        if "stem" in known:
+            settings["stem"] = self.stem or default_stem(data)
         # Small images leave most taps of a ResNet's last layers void.
         return {
             "name": self.model,
             **{k: v for k, v in settings.items() if k in known},
             **self.model_args,
             "trimmed": True,
+            **({"noise": True} if task.has_noise else {}),
         }
 
     def load_data(self, data_dir: str | Path | None = None) -> Dataset:
@@ -239,6 +280,7 @@ class Config:
             size=self.size,
             channels=self.channels,
             skip_unreadable=self.skip_unreadable,
+            **vars(self._table_options()),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -272,8 +314,13 @@ def _require_memory(recipe: dict[str, Any]) -> None:
 
 def default_stem(data: Dataset) -> str:
     """Which stem suits the images: "imagenet" for 28 x 28, as the paper's numbers imply, and for large ones."""
-    height = data.train.images.shape[-2]
+    height = data.train.inputs.shape[-2]
     return "imagenet" if height == 28 or height > 64 else "cifar"
+
+
+def default_model(data: object) -> str:
+    """The network that suits data of this name."""
+    return TABLE_MODEL if isinstance(data, str) and data.startswith(CSV) else IMAGE_MODEL
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,7 +335,8 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         known["options"].check(part.get("options", {}), ConfigError)
     method = below.get("method", known["method"].default)
     kept = below.get("options", {}) if above.get("method", method) == method else {}
-    if above.get("model", model := below.get("model", known["model"].default)) != model:
+    data = above.get("data", below.get("data"))
+    if above.get("model", model := below.get("model", default_model(data))) != model:
         below = {name: value for name, value in below.items() if name != "model_args"}
     return {**below, **above, "options": {**kept, **above.get("options", {})}}
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.data import Dataset, normalise, stratified_split
+from kernelseed.data import Dataset, hold_out, normalise, standardised
 from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError
-from kernelseed.models import BUILDERS, GIVEN, Model
-from kernelseed.training.config import Config
+from kernelseed.models import BUILDERS, GIVEN, Model, WithNoise
+from kernelseed.training.config import TABLE_MODEL, Config
+from kernelseed.training.tasks import task_of
 
 
 def settle(config: Config, model: Model | None, data: Dataset | None) -> Config:
@@ -31,6 +32,8 @@ def settle(config: Config, model: Model | None, data: Dataset | None) -> Config:
     config = replace(config, data=GIVEN)
     if (config.size, config.channels, config.skip_unreadable) != (None, None, False):
         raise ConfigError("size, channels and skip_unreadable are for folder:PATH; data that is given is as it is.")
+    if data.table is not None and config.model == Config().model:
+        config = replace(config, model=TABLE_MODEL)
     if data.validation is None:
         return config
     share = len(data.validation) / (len(data.train) + len(data.validation))
@@ -54,11 +57,15 @@ def prepared(config: Config, data: Dataset, described: Mapping[str, Any] | None 
             continue
         if not len(split):
             raise DataError(f"the {name} split is empty; give it one image at least.")
-        if split.images.shape[1:] != data.train.images.shape[1:]:
+        if split.inputs.shape[1:] != data.train.inputs.shape[1:]:
             raise DataError(
-                f"the {name} images have shape {tuple(split.images.shape[1:])}, and those to train on "
-                f"{tuple(data.train.images.shape[1:])}; give all of them one shape."
+                f"the {name} images have shape {tuple(split.inputs.shape[1:])}, and those to train on "
+                f"{tuple(data.train.inputs.shape[1:])}; give all of them one shape."
             )
+        if split.targets.is_floating_point() != task_of(data).has_noise:
+            raise DataError(f"the {name} targets are {split.targets.dtype}, but the task is {task_of(data).name}.")
+        if split.targets.is_floating_point():
+            continue
         low, high = split.labels.min().item(), split.labels.max().item()
         if low < 0 or high >= len(data.class_names):
             raise DataError(
@@ -67,15 +74,15 @@ def prepared(config: Config, data: Dataset, described: Mapping[str, Any] | None 
             )
     if described is not None:
         for what, was, now in (
-            ("images of shape", described["image"], list(data.train.images.shape[1:])),
-            ("classes", described["classes"], list(data.class_names)),
+            ("images of shape", described["image"], list(data.train.inputs.shape[1:])),
+            ("classes", described.get("classes", []), list(data.class_names)),
         ):
             if was != now:
                 raise DataError(f"data has {what} {now}, and the run was trained on {was}: give the run's data.")
     if data.validation is not None or not config.validation:
         return data
-    train, held_out = stratified_split(data.train, config.validation, config.seed)
-    return replace(data, train=train, validation=held_out)
+    data = hold_out(data, config.validation, config.seed)
+    return data if data.table is None else standardised(data, data.name)  # by the rows that are left to train on
 
 
 def plain_model(config: Config, data: Dataset, model: Model | None, trust_model: bool, where: str | Path) -> nn.Module:
@@ -87,20 +94,21 @@ def plain_model(config: Config, data: Dataset, model: Model | None, trust_model:
 
 
 def check_output(model: nn.Module, data: Dataset) -> None:
-    """An error unless the model gives a number for each class: better than after an epoch."""
-    images = normalise(data.train.images[:2], data.mean, data.std)
+    """An error unless the model gives as many numbers as the task needs: better than after an epoch."""
+    task, model = task_of(data), model.model if isinstance(model, WithNoise) else model
+    images = normalise(data.train.inputs[:2], data.mean, data.std)
     first = next((p for p in model.parameters() if p.is_floating_point()), images)
-    shape = tuple(images.shape[1:])
+    shape, what = tuple(images.shape[1:]), "images" if data.table is None else "rows"
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             output = copy.deepcopy(model).eval()(images.to(first))
     except Exception as error:  # whatever a model of another kind makes of images
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ConfigError(f"the model {type(model).__name__} can't take images of shape {shape}: {reason}.") from error
-    wanted = (len(images), len(data.class_names))
+        raise ConfigError(f"the model {type(model).__name__} can't take {what} of shape {shape}: {reason}.") from error
+    wanted = (len(images), task.num_outputs)
     if not isinstance(output, Tensor) or output.shape != wanted:
         got = f"of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise ConfigError(
-            f"the output of the model {type(model).__name__} for {len(images)} images is {got}; it must be a tensor of "
-            f"logits of shape {wanted}: one for each class."
+            f"the output of the model {type(model).__name__} for {len(images)} {what} is {got}; it must be a tensor "
+            f"of shape {wanted}: {task.wanted}."
         )

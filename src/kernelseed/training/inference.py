@@ -1,10 +1,10 @@
-"""What a run predicts: for a split of its data, and for image files."""
+"""What a run predicts: for a split of its data, and for files: images, or a table."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core import Classification, generator_for, predict
-from kernelseed.data import Batches, Dataset, Split, read_images
+from kernelseed.core import Classification, batch_norms, generator_for, predict
+from kernelseed.data import Batches, Dataset, Split, Table, read_images
 from kernelseed.decisions import abstention, conformal
-from kernelseed.errors import ConfigError, DataError, StorageError
+from kernelseed.errors import ArgumentError, ConfigError, DataError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
 from kernelseed.training.given import prepared
 from kernelseed.training.run_folder import RunFolder
+from kernelseed.training.tasks import stored_task, task_of
 
 BATCH = 256
 PIXELS_AT_ONCE = 1 << 24  # a batch of 256 x 256 images
@@ -30,15 +31,19 @@ def ways(config: Config) -> list[str]:
     return ["mean", "ensemble"] if config.samples and config.build_method().random else ["mean"]
 
 
-def predict_split(net: nn.Module, split: Split, data: Dataset, config: Config, way: str) -> Classification:
+def predict_split(net: nn.Module, split: Split, data: Dataset, config: Config, way: str) -> Any:
     """Predictions for a split of `data`, with the samples, BatchNorm statistics and seed of a run."""
-    return predict(
-        net,
-        Batches(split, data.mean, data.std, BATCH),
-        config.samples if way == "ensemble" else 0,
-        update_bn=statistics_batches(data, config),
-        seed=config.seed,
-    )
+    return predict(net, Batches(split, data.mean, data.std, BATCH), **prediction_settings(data, config, way))
+
+
+def prediction_settings(data: Dataset, config: Config, way: str) -> dict[str, Any]:
+    """What `predict` is told: the samples, BatchNorm statistics, seed and likelihood of a run."""
+    return {
+        "samples": config.samples if way == "ensemble" else 0,
+        "update_bn": statistics_batches(data, config),
+        "seed": config.seed,
+        "likelihood": task_of(data).likelihood,
+    }
 
 
 def statistics_batches(data: Dataset, config: Config) -> Batches | None:
@@ -49,9 +54,9 @@ def statistics_batches(data: Dataset, config: Config) -> Batches | None:
     return Batches(data.train.select(order[: config.update_bn]), data.mean, data.std, BATCH)
 
 
-def classify(
+def predict_files(
     run: str | Path,
-    images: Sequence[str | Path],
+    files: Sequence[str | Path],
     samples: int | None = None,
     risk: float | None = None,
     data_dir: str | Path | None = None,
@@ -62,7 +67,11 @@ def classify(
     trust_model: bool = False,
     data: Dataset | None = None,
 ) -> dict[str, Any]:
-    """Classify image files: label, confidence, entropy and mutual information of each.
+    """Predict for image files or, if the run's data was a table, for the rows of one CSV file.
+
+    Of classes it says label, confidence, entropy and mutual information. Of numbers it says mean and standard
+    deviation, and the standard deviations of the two parts: aleatoric, which is noise, and epistemic, which more data
+    would reduce.
 
     With `risk` and `confidence`, each is also marked to abstain from, or not, by `ks.abstention` on the run's
     validation split; with `coverage`, each has a set of classes, by `ks.conformal` on the same. Each draw gets its
@@ -72,6 +81,9 @@ def classify(
     folder = RunFolder(run)
     config, described = folder.training_config(), folder.config()["data"]
     config = config if samples is None else replace(config, samples=samples)
+    task = stored_task(described, folder.path)
+    for asked, value in (("risk", risk), ("coverage", coverage)):
+        task.require_classes(asked, value)
     net = folder.network(model, trust_model)
     data = None if data is None else prepared(config, data, described)
     found: dict[str, Any] = {}
@@ -82,28 +94,47 @@ def classify(
     if coverage is not None:
         sets = conformal(*_held_out(folder, config, "fit sets on"), coverage)
         found["coverage"] = coverage
-    channels, *size = described["image"]
-    pixels = read_images([Path(path) for path in images], size=tuple(size), channels=channels)
-    batch = max(1, min(BATCH, PIXELS_AT_ONCE // math.prod(size)))
-    x = Batches(Split(pixels, torch.zeros(len(pixels), dtype=torch.int64)), described["mean"], described["std"], batch)
-    p = predict(net, x, config.samples, update_bn=_statistics(config, data_dir, data), seed=config.seed)
-    classes = described["classes"]
-    if len(classes) != p.probs.shape[1]:
+    named, inputs = _read_files(described, files, folder.path)
+    batch = max(1, min(BATCH, PIXELS_AT_ONCE // math.prod(described["image"][1:])))
+    x = Batches(Split(inputs, torch.zeros(len(inputs), dtype=torch.int64)), described["mean"], described["std"], batch)
+    statistics = _statistics(config, data_dir, data) if batch_norms(net) else None
+    p: Any = predict(net, x, config.samples, update_bn=statistics, seed=config.seed, likelihood=task.likelihood)
+    outputs = next(iter(vars(p).values())).shape[1]
+    if outputs != task.num_outputs:
         raise StorageError(
-            f"{folder.path} names {len(classes)} classes, and its network tells {p.probs.shape[1]} apart; take another "
+            f"{folder.path} names {task.num_outputs} classes or targets, and its network has {outputs}; take another "
             "copy of the run."
         )
-    columns: dict[str, list[Any]] = {
-        "file": [str(path) for path in images],
-        "label": [classes[label] for label in p.label.tolist()],
-        **{key: _rounded(getattr(p, key)) for key in ("confidence", "entropy", "mutual_information")},
-    }
+    columns = {**named, **task.columns(p)}
     if rule is not None:
         columns["abstain"] = rule.abstains(p).tolist()
     if sets is not None:
+        classes = described["classes"]
         columns["set"] = [[classes[i] for i in one.nonzero()[:, 0].tolist()] for one in sets(p)]
     rows = zip(*columns.values(), strict=True)
     return {**found, "predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
+
+
+def _read_files(
+    described: Mapping[str, Any], files: Sequence[str | Path], where: Path
+) -> tuple[dict[str, list[Any]], Tensor]:
+    """What tells the examples apart, and the examples."""
+    if "table" not in described:
+        channels, *size = described["image"]
+        pixels = read_images([Path(path) for path in files], size=tuple(size), channels=channels)
+        return {"file": [str(path) for path in files]}, pixels
+    if len(files) != 1:
+        raise ArgumentError(
+            f"{len(files)} files are given; a run of a table predicts the rows of one CSV file at a time."
+        )
+    table = Table.from_json(described["table"])
+    if described["image"] != [len(table.features)]:
+        raise StorageError(
+            f"{where} has columns of {len(table.features)} features, and a network for {described['image']}; take "
+            "another copy of the run."
+        )
+    rows = table.read(files[0])
+    return {"row": list(range(1, len(rows) + 1))}, rows
 
 
 def require_validation(folder: RunFolder, config: Config, purpose: str) -> None:
@@ -136,7 +167,3 @@ def _statistics(config: Config, data_dir: str | Path | None, data: Dataset | Non
     except DataError as error:
         warnings.warn(f"no BatchNorm statistics for each draw: {error}", stacklevel=3)
         return None
-
-
-def _rounded(values: Tensor) -> list[float]:
-    return [round(value, 6) for value in values.tolist()]

@@ -30,6 +30,7 @@ COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value 
 SIZE = Kind("a whole number from 1 to 16384", lambda value: _is_whole(value) and 0 < value <= 1 << 14)
 OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 LIST = Kind("a list that is not empty", lambda value: isinstance(value, list) and bool(value))
+CURVE = Kind("six numbers", lambda value: isinstance(value, list) and len(value) == 6 and all(map(NUMBER.holds, value)))
 
 Schema = Any
 """A Kind; [schema] for a list of them; {key: schema} for an object, where "key?" may be missing and others may be."""

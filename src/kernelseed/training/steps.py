@@ -12,13 +12,14 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from kernelseed.core import BayesianModule, Moment, Terms, collapse, derive_seed, likelihoods, make_draws
+from kernelseed.core import BayesianModule, Moment, Terms, collapse, derive_seed, make_draws
 from kernelseed.data import Batches
 from kernelseed.errors import NonFiniteError
 from kernelseed.methods import Engine, GradientMethod, Method
 from kernelseed.training import divergence
 from kernelseed.training.config import Config
 from kernelseed.training.learning_rate import lr_factor
+from kernelseed.training.tasks import Task
 
 Batch = tuple[Tensor, Tensor]
 
@@ -30,10 +31,11 @@ class Training(L.LightningModule):
     from it, with an optimizer and an average of its own, and goes on. The learning rate goes over both.
     """
 
-    def __init__(self, plain: nn.Module, config: Config, *, num_data: int, num_steps: int):
+    def __init__(self, plain: nn.Module, config: Config, task: Task, *, num_data: int, num_steps: int):
         super().__init__()
         self.automatic_optimization = False
         self.config = config
+        self.task = task
         self.num_data = num_data
         self.num_steps = num_steps  # in an epoch
         self.plain_steps = config.num_plain_epochs * num_steps
@@ -106,9 +108,9 @@ class Training(L.LightningModule):
         def take(engine: Engine) -> Terms:
             torch.manual_seed(derive_seed("training step", config.seed, step, self.global_rank))
             if len(parts) == 1:
-                return self.method.step(self.net, optimizer, *parts[0], moment, engine)
+                return self.method.step(self.net, optimizer, *parts[0], moment, engine, self.task.likelihood)
             assert isinstance(self.method, GradientMethod)  # as the config makes sure of
-            return self.method.accumulate(self.net, optimizer, parts, moment, engine)
+            return self.method.accumulate(self.net, optimizer, parts, moment, engine, self.task.likelihood)
 
         try:
             terms = take(Engine(self._backward, self._before_step))
@@ -128,16 +130,14 @@ class Training(L.LightningModule):
             self.draws = make_draws(self.posterior(), samples=0, seed=0)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """NLL and accuracy of the posterior mean."""
+        """The scores of the posterior mean."""
         x, y = batch
         try:
-            probs = likelihoods.Categorical().predictive([draw(x) for draw in self.draws]).probs
+            prediction = self.task.likelihood.predictive([draw(x) for draw in self.draws])
         except NonFiniteError as error:
             layer = divergence.first_layer(self.net, lambda: [draw(x) for draw in self.draws])
             raise self._explained(error, layer) from None
-        nll = -probs.gather(1, y[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
-        accuracy = (probs.argmax(1) == y).float().mean()
-        self.log_dict({"val_nll": nll, "val_accuracy": accuracy}, prog_bar=True, batch_size=len(y), sync_dist=True)
+        self.log_dict(self.task.scores(prediction, y), prog_bar=True, batch_size=len(y), sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
         """Nothing is kept: a draw belongs to the weights that it was made from."""

@@ -25,13 +25,13 @@ from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
 from kernelseed.models import Model, is_path
 from kernelseed.training.config import Config, differences
-from kernelseed.training.evaluation import summarise
 from kernelseed.training.given import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, ways
 from kernelseed.training.loggers import build_logger, check_logger
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
+from kernelseed.training.tasks import describe_data, require_same_table, summarise, task_of
 from kernelseed.training.warm_start import start_from
 
 LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
@@ -64,9 +64,9 @@ def train(
     logger       where the curves go beside metrics.csv: "tensorboard", "wandb" or "mlflow"
     """
     run = RunFolder(out)
-    if config is not None:
-        config = settle(config, model, data)
-        model = config.model if model is None and is_path(config.model) else model  # as the caller says there
+    config = None if config is None else settle(config, model, data)
+    if config is not None and model is None and is_path(config.model):
+        model = config.model  # as the caller says there
     if resume:
         config = _own_config(run, config)
         if run.finished:
@@ -74,16 +74,16 @@ def train(
             return run.result()
     if config is None:
         raise ConfigError("config is None; a run that is not resumed needs its settings: give a Config.")
-    curves = Curves(run)
     check_logger(logger, run)
+    curves = Curves(run)
     trainer = _trainer(config, run, curves, progress)
     if trainer.is_global_zero and not resume:
         run.require_absent()
-    data = config.load_data(data_dir) if data is None else prepared(config, data)
+    data = _loaded(run, config, data, data_dir, resume)
     torch.manual_seed(derive_seed("initial weights", config.seed))
     plain, origin = _warm_start(plain_model(config, data, model, trust_model, run.path), config, run)
     batches, validation = _batches(config, data, trainer)
-    module = Training(plain, config, num_data=len(data.train), num_steps=_steps_in_epoch(config, batches))
+    module = Training(plain, config, task_of(data), num_data=len(data.train), num_steps=_epoch_steps(config, batches))
     if trainer.is_global_zero:
         posterior = _posterior_to_be(module, plain)
         _rehearse(posterior, config, data)
@@ -92,12 +92,19 @@ def train(
     with run.locked() if trainer.is_global_zero else nullcontext():
         if trainer.world_size == 1 and run.finished:  # by another process, while this one waited for its data
             return run.result()
-        if trainer.is_global_zero:
-            trainer.logger = build_logger(logger, run)
+        trainer.logger = build_logger(logger, run) if trainer.is_global_zero else None
         _fit(trainer, module, batches, validation, run.latest_checkpoint(), curves)
         if module.global_rank != 0:
             return {}
         return _finish(run, config, data, module, plain, curves.seconds)
+
+
+def _loaded(run: RunFolder, config: Config, data: Dataset | None, data_dir: str | Path | None, resume: bool) -> Dataset:
+    """The data that is given or named; a resumed run's must be what it was."""
+    data = config.load_data(data_dir) if data is None else prepared(config, data)
+    if resume:
+        require_same_table(run.config()["data"], data, run.path)
+    return data
 
 
 def _own_config(run: RunFolder, given: Config | None) -> Config:
@@ -126,7 +133,7 @@ def _warm_start(plain: nn.Module, config: Config, run: RunFolder) -> tuple[nn.Mo
     return plain, {"init_from": origin}
 
 
-def _steps_in_epoch(config: Config, batches: Batches) -> int:
+def _epoch_steps(config: Config, batches: Batches) -> int:
     steps = -(-len(batches) // config.accumulate)
     total = config.epochs * steps
     if config.warmup >= total:
@@ -142,16 +149,16 @@ def _posterior_to_be(module: Training, plain: nn.Module) -> nn.Module:
 
 
 def _rehearse(net: nn.Module, config: Config, data: Dataset) -> None:
-    """Test the untrained network on two images: what can fail after the training fails before it."""
+    """Test the untrained network on two examples: what can fail after the training fails before it."""
     config = replace(config, samples=min(config.samples, 2), update_bn=min(config.update_bn, 2))
     few = data.test.select(torch.arange(min(len(data.test), 2)))
     for way in ways(config):
-        summarise(predict_split(net, few, data, config, way), few.labels)
+        summarise(predict_split(net, few, data, config, way), few.targets)
 
 
 def _create(run: RunFolder, config: Config, data: Dataset, posterior: nn.Module, origin: dict[str, Any]) -> None:
     network = describe(posterior, config.recipe(data))
-    described = {"network": network, "training": config.as_json(), "data": _describe_data(data)}
+    described = {"network": network, "training": config.as_json(), "data": describe_data(data)}
     run.create(run.path, {**described, **origin})
 
 
@@ -166,6 +173,7 @@ def _finish(
         run.write_network(describe(posterior, config.recipe(data)))
     write_weights(posterior, run.weights)
     result = {
+        "task": module.task.name,
         "metrics": _evaluate(posterior, config, data, run),
         "parameters": {
             "trained": _count(net),
@@ -331,22 +339,9 @@ def _evaluate(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> 
         for part, split in (("validation", data.validation), ("test", data.test)):
             if split is not None:
                 prediction = predict_split(net, split, data, config, way)
-                run.write_prediction(part, way, prediction, split.labels)
-        found[way] = summarise(prediction, data.test.labels)
+                run.write_prediction(part, way, prediction, split.targets)
+        found[way] = summarise(prediction, data.test.targets)
     return found
-
-
-def _describe_data(data: Dataset) -> dict[str, Any]:
-    return {
-        "name": data.name,
-        "classes": list(data.class_names),
-        "image": list(data.train.images.shape[1:]),
-        "mean": list(data.mean),
-        "std": list(data.std),
-        "train": len(data.train),
-        "validation": len(data.validation) if data.validation else 0,
-        "test": len(data.test),
-    }
 
 
 def _count(module: nn.Module) -> int:

@@ -6,6 +6,7 @@ from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
 from kernelseed.core.weights.gaussian_factors import GaussianFactors, rho_of_share
 from kernelseed.core.weights.kernel_seed import KernelSeed
 from kernelseed.core.weights.mean_field import MeanField
+from kernelseed.core.weights.together import decode_together, sample_together
 
 __all__ = [
     "INITS",
@@ -14,5 +15,7 @@ __all__ = [
     "KernelSeed",
     "MeanField",
     "WeightDistribution",
+    "decode_together",
     "rho_of_share",
+    "sample_together",
 ]

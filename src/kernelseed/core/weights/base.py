@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ class WeightDistribution(nn.Module, ABC):
     """The distribution of one parameter: a module that owns the learned parameters and makes the samples.
 
     A subclass needs `moments`, `spec` and `from_spec`. It may override `sample` and `mean` with something faster, and
-    `factors` if its mean is a product. `kernelseed.testing` has a test suite for it.
+    `factors` if its mean is a product. `kernelseed.testing` has a test suite for it. A network draws those without a
+    `sample` of their own together, in a few operations for all.
     """
 
     shape: torch.Size
@@ -39,7 +41,12 @@ class WeightDistribution(nn.Module, ABC):
 
     def sample(self, noise: Noise) -> Sample:
         """A concrete weight that can compute its KL. The same noise gives the same weight."""
-        return self.decoded().sample(noise)
+        drawn = self.fused(noise)
+        return self.decoded().sample(noise) if drawn is None else drawn
+
+    def fused(self, noise: Noise) -> Sample | None:
+        """The sample in one pass over memory, where there is a kernel for it that supports its tensors."""
+        return None
 
     def mean(self) -> Sample:
         """The posterior mean, as a sample."""
@@ -48,6 +55,11 @@ class WeightDistribution(nn.Module, ABC):
     def decoded(self) -> Decoded:
         """The decoded distribution for many draws, so that their shared work is done once."""
         return self.moments()
+
+    @classmethod
+    def decoded_together(cls, weights: Sequence[Any]) -> Sequence[Decoded]:
+        """Several of this class decoded, with fewer operations than one by one if there is a way."""
+        return [weight.decoded() for weight in weights]
 
     def factors(self) -> tuple[Tensor, Tensor] | None:
         """(germinator, seed) if the mean is their product, else None; see `kernelseed.factorise`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,9 @@ from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fixed_kernel_seed import FactorSample
+from kernelseed.core.weights.fused_sample import FusedSample
 from kernelseed.errors import ArgumentError
-from kernelseed.fast import ProductWeight, fold, germinate_matrix, is_transposed
+from kernelseed.fast import ProductWeight, draw_mean_field, fold, germinate_matrix, is_transposed, supports
 
 
 class GaussianFactors(WeightDistribution):
@@ -56,6 +58,21 @@ class GaussianFactors(WeightDistribution):
             Gaussian.from_rho(self.mean_germinator, self.germinator_rho.expand_as(self.mean_germinator)),
             Gaussian.from_rho(self.seed, self.seed_rho.expand_as(self.seed)),
             self.shape,
+        )
+
+    def fused(self, noise: Noise) -> Sample | None:
+        """Both factors, each in one pass over its memory."""
+        pairs = ((self.mean_germinator, self.germinator_rho), (self.seed, self.seed_rho))
+        if not supports(*(tensor for pair in pairs for tensor in pair)):
+            return None
+
+        def draw(part: int, decode: Callable[[], Gaussian]) -> FusedSample:
+            mean, rho = pairs[part]
+            own = noise.for_part(part)
+            return FusedSample(draw_mean_field(mean, rho.expand_as(mean).contiguous(), own.stream), decode, own)
+
+        return ProductSample(
+            draw(0, lambda: self.decoded().germinator), draw(1, lambda: self.decoded().seed), self.shape
         )
 
     def moments(self) -> Gaussian:
@@ -92,9 +109,19 @@ class FactorGaussians:
     shape: torch.Size
     fixed = False
 
+    @property
+    def gaussians(self) -> Sequence[Gaussian]:
+        """Those of the germinator and of the seed."""
+        return self.germinator, self.seed
+
+    def joined(self, samples: Sequence[Sample]) -> Sample:
+        """The product of their samples."""
+        germinator, seed = samples
+        return ProductSample(germinator, seed, self.shape)
+
     def sample(self, noise: Noise) -> Sample:
         """Both factors, each with a part of the noise."""
-        return ProductSample(self.germinator.sample(noise.for_part(0)), self.seed.sample(noise.for_part(1)), self.shape)
+        return self.joined([g.sample(noise.for_part(i)) for i, g in enumerate(self.gaussians)])
 
     def at_mean(self) -> Sample:
         """The product of the means."""
@@ -155,6 +182,11 @@ class ProductSample(Sample):
     def num_weights(self) -> int:
         """The number of random variables: those of the factors."""
         return self.germinator.num_weights + self.seed.num_weights
+
+    @property
+    def parts(self) -> Sequence[Sample]:
+        """Both factors."""
+        return self.germinator, self.seed
 
     def kl(self, prior: Prior) -> Tensor:
         """The sum over both factors, each with its own prior if this one has two."""

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.distributions import Gaussian, Sample, at_least_float32
+from kernelseed.core.distributions import Decoded, Gaussian, Sample, at_least_float32
 from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample
-from kernelseed.fast import draw_kernel_seed, fold, germinate_matrix, is_transposed, supports
+from kernelseed.fast import (
+    draw_kernel_seed,
+    germinate_both,
+    germinate_matrix,
+    in_bfloat16,
+    in_blocks,
+    is_transposed,
+    stack,
+    supports,
+)
 
 
 class KernelSeed(WeightDistribution):
@@ -36,23 +47,35 @@ class KernelSeed(WeightDistribution):
         self.rho_offset = nn.Parameter(mean_germinator.new_full((1,), rho_offset))
 
     def moments(self) -> Gaussian:
-        """Mean and standard deviation, germinated in one matrix product."""
-        return Gaussian.from_rho(*self._germinate(), swapped=is_transposed(self.shape))
+        """The Gaussian of the germinated mean and rho."""
+        return self.decoded().moments()
 
-    def sample(self, noise: Noise) -> Sample:
+    def decoded(self) -> RhoGaussian:
+        """Mean and rho, germinated as in a draw."""
+        mean, rho = germinate_both(self.mean_germinator, self.rho_germinator, self.seed)
+        rho = at_least_float32(rho) + self.rho_offset
+        return RhoGaussian(mean, rho, self.shape, swapped=is_transposed(self.shape))
+
+    @classmethod
+    def decoded_together(cls, weights: Sequence[KernelSeed]) -> Sequence[Decoded]:
+        """Seeds of equal shapes are germinated in one batched product."""
+        if cls is not KernelSeed:  # a subclass may decode in another way
+            return super().decoded_together(weights)
+        alike: dict[Hashable, list[KernelSeed]] = {}
+        for weight in weights:
+            alike.setdefault((weight.shape, weight.rank, weight.seed.dtype, weight.seed.device), []).append(weight)
+        decoded: dict[KernelSeed, Decoded] = {}
+        for group in alike.values():
+            for batch in in_blocks(group, lambda weight: weight.num_weights, group[0].seed.device):
+                decoded |= zip(batch, _germinate_batch(batch), strict=True)
+        return [decoded[weight] for weight in weights]
+
+    def fused(self, noise: Noise) -> Sample | None:
         """One product and one pass over memory if the kernels support it."""
         parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
         if not supports(*parameters):
-            return super().sample(noise)
-        return FusedSample(
-            draw_kernel_seed(*parameters, self.shape, noise.stream), self._germinate, noise, is_transposed(self.shape)
-        )
-
-    def _germinate(self) -> tuple[Tensor, Tensor]:
-        """The mean and rho of every weight."""
-        mean, rho = germinate_matrix(torch.cat((self.mean_germinator, self.rho_germinator)), self.seed).chunk(2)
-        rho = at_least_float32(rho) + self.rho_offset
-        return fold(mean, self.shape), fold(rho, self.shape)
+            return None
+        return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self.decoded, noise)
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """The germinator of the mean, and the seed."""
@@ -67,3 +90,16 @@ class KernelSeed(WeightDistribution):
         """See `WeightDistribution.from_spec`."""
         shape = torch.Size(spec["shape"])
         return cls(*blank_factors(shape, spec["rank"]), 0.0, shape)
+
+
+def _germinate_batch(weights: Sequence[KernelSeed]) -> Sequence[RhoGaussian]:
+    """What `decoded` gives for each of these, which have the same shape and rank."""
+    if len(weights) == 1 or any(in_bfloat16(weights[0].seed)):
+        return [weight.decoded() for weight in weights]
+    germinators = stack([g for w in weights for g in (w.mean_germinator, w.rho_germinator)])
+    seeds = stack([w.seed for w in weights])
+    both = germinate_matrix(germinators.view(len(weights), -1, weights[0].rank), seeds)
+    mean, rho = both.view(len(weights), 2, -1).unbind(1)
+    rho = at_least_float32(rho) + stack([w.rho_offset for w in weights])
+    shape, swapped = weights[0].shape, is_transposed(weights[0].shape)
+    return [RhoGaussian(m, r, shape, swapped) for m, r in zip(mean.unbind(), rho.unbind(), strict=True)]

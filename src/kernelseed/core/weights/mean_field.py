@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kernelseed.core.distributions import Gaussian, Sample
 from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fused_sample import FusedSample
 from kernelseed.fast import draw_mean_field, supports
@@ -25,15 +26,17 @@ class MeanField(WeightDistribution):
 
     def moments(self) -> Gaussian:
         """mu and softplus(rho)."""
-        return Gaussian.from_rho(self.mu, self.rho)
+        return self.decoded().moments()
 
-    def sample(self, noise: Noise) -> Sample:
+    def decoded(self) -> RhoGaussian:
+        """mu and rho."""
+        return RhoGaussian(self.mu, self.rho, self.shape)
+
+    def fused(self, noise: Noise) -> Sample | None:
         """One pass over memory if the kernels support it."""
         if not supports(self.mu, self.rho):
-            return super().sample(noise)
-        return FusedSample(
-            draw_mean_field(self.mu, self.rho, noise.stream), lambda: (self.mu, self.rho), noise, swapped=False
-        )
+            return None
+        return FusedSample(draw_mean_field(self.mu, self.rho, noise.stream), self.decoded, noise)
 
     def spec(self) -> dict[str, Any]:
         """Its shape."""

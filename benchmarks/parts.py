@@ -1,0 +1,163 @@
+"""The parts of the benchmark: each measures some subjects in turns, and gives its results as JSON."""
+
+from functools import partial
+
+import footprint
+import subjects
+import torch
+import training_steps
+from timing import rounds
+
+import kernelseed as ks
+
+
+def small_networks(count):
+    """Ten draws of a small network on 32 examples, compared with one pass of the plain one: `predict` in both."""
+    found = {}
+    for name, (make, x) in subjects.SMALL.items():
+        torch.manual_seed(0)
+        plain = make().eval()
+        nets = {"KSN .25": ks.germinate(plain, 0.25), "BNN": ks.bayesianize(plain)}
+
+        def one_pass(plain=plain, x=x):
+            for _ in range(20):
+                ks.predict(plain, x, 0, batch_size=len(x))
+
+        named = {f"{name}, plain": one_pass}
+        for kind, net in nets.items():
+            named[f"{name}, {kind}"] = lambda net=net, x=x: [
+                ks.predict(net, x, 10, batch_size=len(x)) for _ in range(20)
+            ]
+        found |= rounds(named, 2 * count, name)
+    return found
+
+
+def operations(count):
+    """Operations in a draw with its KL and their gradients, plain path: what a GPU launches."""
+    import operations as counting
+
+    return counting.measure()
+
+
+def choices(count):
+    """The choices that layers make, against the fastest way: batch 128 at 28 x 28, forward and backward."""
+    import choices as made
+
+    return made.measure(count)
+
+
+def predict(count):
+    """Ten draws over 1,000 images, compared with ten plain passes."""
+    x, _ = subjects.batch(1000)
+    plain = subjects.model().eval()
+    nets = {
+        "predict(samples=10)": ks.germinate(plain, 0.25),
+        "predict(samples=10), over factors": ks.germinate(plain, budget=0.31, over="factors"),
+        "predict(samples=10), over channels, ranks by stage": ks.germinate(
+            plain, ranks=subjects.BY_STAGE, over="channels"
+        ),
+    }
+
+    @torch.no_grad()
+    def ten_passes():
+        for _ in range(10):
+            for part in x.split(250):
+                plain(part).softmax(1)
+
+    named = {"ten plain passes": ten_passes}
+    for name, net in nets.items():
+        named[name] = partial(ks.predict, net, x, 10, batch_size=250)
+    return rounds(named, max(3, count // 4), "prediction")
+
+
+def factorised(count):
+    """One forward pass of the factorised mean, compared with the plain network."""
+    plain = subjects.model().eval()
+    networks = {"plain": plain, "factorised": ks.factorise(ks.germinate(plain, 0.25)).eval()}
+    return _forwards(count, lambda x: {name: (network, x) for name, network in networks.items()})
+
+
+def folded(count):
+    """The same with BatchNorm folded into the convolutions of both, and layers dense where that is faster."""
+    net = ks.germinate(subjects.model().eval(), 0.25)
+
+    def networks(x):
+        last = x.to(memory_format=torch.channels_last)
+        thin = ks.factorise(net, fold_bn=True, example=last).to(memory_format=torch.channels_last)
+        return {
+            "plain": (ks.fold_bn(subjects.model().eval(), x), x),
+            "factorised": (ks.factorise(net, fold_bn=True, example=x), x),
+            "factorised, channels last": (thin, last),
+        }
+
+    return _forwards(count, networks)
+
+
+def _forwards(count, networks):
+    """Forward passes of some networks, for 128 images and for one."""
+    found = {}
+    for size in (128, 1):
+        x, _ = subjects.batch(size)
+
+        @torch.no_grad()
+        def forward(network, images, repeat=1 if size > 1 else 20):
+            for _ in range(repeat):
+                network(images)
+
+        named = {f"{name}, batch {size}": partial(forward, *given) for name, given in networks(x).items()}
+        found |= rounds(named, 2 * count, f"forward, batch {size}")
+    return found
+
+
+def single_profile(count):
+    """One image: the number of convolutions, the milliseconds in them, and the milliseconds in everything else."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recorded
+
+    plain = subjects.model().eval()
+    x, found = subjects.batch(1)[0], {}
+    for name, net in {
+        "plain": ks.fold_bn(subjects.model().eval(), x),
+        "factorised": ks.factorise(ks.germinate(plain, 0.25), fold_bn=True, example=x),
+    }.items():
+        with torch.no_grad():
+            net(x)
+            with recorded(activities=[ProfilerActivity.CPU]) as record:
+                for _ in range(20):
+                    net(x)
+        events = record.key_averages()
+        # For one image torch replaces some convolutions of oneDNN by matrix products.
+        inside = [event for event in events if "conv" in event.key or event.key in ("aten::mm", "aten::addmm")]
+        spent = sum(event.self_cpu_time_total for event in inside)
+        found[name] = {
+            "convolutions": sum(event.count for event in events if event.key == "aten::convolution") // 20,
+            "ms in them": round(spent / 20e3, 2),
+            "ms in all else": round((sum(event.self_cpu_time_total for event in events) - spent) / 20e3, 2),
+        }
+    return found
+
+
+PARTS = {
+    f.__name__: f
+    for f in (
+        training_steps.steps,
+        training_steps.steps_64,
+        training_steps.steps_224,
+        training_steps.taps,
+        training_steps.steps_bf16,
+        training_steps.profile,
+        predict,
+        small_networks,
+        factorised,
+        folded,
+        single_profile,
+        training_steps.ddp,
+        choices,
+        operations,
+        footprint.memory,
+        footprint.size,
+        footprint.imports,
+        training_steps.scaling,
+        footprint.memory_scaling,
+    )
+}

@@ -1,0 +1,139 @@
+"""The tables of docs/performance.md: a column for each kind of processor that has a result file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_YET = "Not measured yet; `make bench` does it."
+
+
+def results() -> dict[str, Any]:
+    """What whole runs of the benchmark found, by the kind of processor."""
+    files = sorted((ROOT / "benchmarks/results").glob("*.json"))
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def table(heading: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown, its first column to the left and the others to the right."""
+    align = ["---", *("---:" for _ in heading[1:])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [heading, align, *rows])
+
+
+def _with_part(part: str) -> dict[str, Any]:
+    return {kind: result["measured"][part] for kind, result in results().items() if result["measured"].get(part)}
+
+
+def ratios(part: str, heading: str, unit: str = "ms") -> Callable[[], str]:
+    """Each subject's ratio to the first one, with its time or size."""
+
+    def build() -> str:
+        found = _with_part(part)
+        subjects = list(dict.fromkeys(subject for measured in found.values() for subject in measured))
+
+        def cell(measured: dict[str, Any], subject: str) -> str:
+            if (values := measured.get(subject)) is None:
+                return ""
+            amount = f"{values[unit]:.3g}" if values[unit] < 1000 else f"{values[unit]:.0f}"
+            return f"{values['ratio']:.2f} ({amount} {unit})"
+
+        rows = [[subject, *(cell(measured, subject) for measured in found.values())] for subject in subjects]
+        return table([heading, *found], rows) if found else NOT_YET
+
+    return build
+
+
+def numbers(part: str, heading: str) -> Callable[[], str]:
+    """Each subject's numbers as they are, a table for each kind of processor."""
+
+    def build() -> str:
+        found = []
+        for kind, measured in _with_part(part).items():
+            columns = list(next(iter(measured.values())))
+            rows = [[name, *(_shown(values[column]) for column in columns)] for name, values in measured.items()]
+            found.append(table([f"{heading}, {kind}", *columns], rows))
+        return "\n\n".join(found) or NOT_YET
+
+    return build
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def profile() -> str:
+    """The milliseconds of a step by kind of work, and their sum."""
+    found = []
+    for kind, measured in _with_part("profile").items():
+        ways = list(next(iter(measured.values())))
+        rows = [[piece, *(f"{values[way]:g}" for way in ways)] for piece, values in measured.items()]
+        total = ["**together**", *(f"**{sum(values[way] for values in measured.values()):.0f}**" for way in ways)]
+        found.append(table([f"ms of a step, {kind}", *ways], [*rows, total]))
+    return "\n\n".join(found)
+
+
+IMAGES = {"steps": "28 x 28, batch 128", "steps_64": "64 x 64, batch 64", "steps_224": "224 x 224, batch 8"}
+
+
+def floor() -> str:
+    """KSN steps beside their floor, a plain step plus germination's products."""
+    kinds = results()
+    rows = []
+    for part, images in (*IMAGES.items(), ("steps_bf16", "28 x 28, batch 128, bf16 autocast")):
+        for name, delta in (("KSN .25", ".25"), ("KSN 1", "1")):
+            cells = [_beside_floor(result["measured"], part, name, delta) for result in kinds.values()]
+            if any(cells):
+                rows.append([f"{name}, {images}", *cells])
+    return table(["of a plain step (its floor)", *kinds], rows)
+
+
+def _beside_floor(measured: dict[str, Any], part: str, name: str, delta: str) -> str:
+    step = measured.get(part, {}).get(name)
+    # The first file has the products in a part of their own, for one size of images.
+    apart = measured.get("floor", {}).get(f"products, δ={delta}") if part == "steps" else None
+    products = measured.get(part, {}).get(f"products of {name}", apart)
+    if step is None or products is None:
+        return ""
+    return f"{step['ratio']:.2f} ({1 + products['ratio']:.2f})"
+
+
+def machine() -> str:
+    """Which processors, how many threads, and where the numbers are kept."""
+    kinds = results()
+    setting = next(iter(kinds.values()))["setting"]
+    lines = [f"{setting}, unless a table says otherwise. One column for each kind of processor:", ""]
+    for kind, result in kinds.items():
+        features = f" with {', '.join(result['features'])}" if result.get("features") else ""
+        commit = f", commit {result['commit'].rstrip('+')[:7]}" if result.get("commit") else ", several runs of parts"
+        path = f"benchmarks/results/{kind}.json"
+        about = (
+            f"{result['processor']}{features}, {result['threads']} threads, torch {result['versions']['torch']}{commit}"
+        )
+        lines.append(f"- `{kind}`: {about}; [`{path}`](../{path})")
+    return "\n".join([*lines, "", "Made by `make bench`, which writes the file of the processor that it runs on."])
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "machine": machine,
+    "steps": ratios("steps", "training step, float32"),
+    "steps_64": ratios("steps_64", "3 x 64 x 64, batch 64"),
+    "steps_224": ratios("steps_224", "3 x 224 x 224, batch 8"),
+    "steps_bf16": ratios("steps_bf16", "training step, bf16 autocast"),
+    "ddp": ratios("ddp", "training step of KSN .25, 128 images, a thread a process"),
+    "floor": floor,
+    "profile": profile,
+    "taps": ratios("taps", "training step, float32"),
+    "choices": numbers("choices", "layer, forward and backward"),
+    "operations": numbers("operations", "a draw with its KL and gradients"),
+    "predict": ratios("predict", "ten draws, batches of 250"),
+    "small_networks": ratios("small_networks", "ten draws, 32 examples; twenty times"),
+    "factorised": ratios("factorised", "one forward (batch 1: twenty)"),
+    "folded": ratios("folded", "BatchNorm folded, one forward (batch 1: twenty)"),
+    "single_profile": numbers("single_profile", "one image"),
+    "memory": ratios("memory", "peak memory of training, of bayesian-torch", "MB"),
+    "size": ratios("size", "on disk", "MB"),
+    "imports": ratios("imports", "import"),
+}

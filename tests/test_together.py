@@ -1,0 +1,267 @@
+"""Weights drawn together are those drawn one by one, in few operations; so are draws that run together."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from kinds import generator, mlp, trained
+from torch import nn
+
+import kernelseed as ks
+from kernelseed.core import stacked
+from kernelseed.core.joint import PartSample
+from kernelseed.core.stacked import Ensemble
+from kernelseed.fast import flat
+
+PRIOR = ks.ScaleMixture()
+X = torch.randn(5, 6, generator=generator())
+
+
+class OneDeviation(ks.WeightDistribution):
+    """A user's distribution, which knows nothing of being drawn together."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.shape = weight.shape
+        self.mu = nn.Parameter(weight.clone())
+        self.std = nn.Parameter(weight.new_full((1,), 0.1))
+
+    def moments(self):
+        return ks.Gaussian(self.mu, self.std.expand(self.shape))
+
+    def spec(self):
+        return {"shape": list(self.shape)}
+
+    @classmethod
+    def from_spec(cls, spec):
+        return cls(torch.empty(spec["shape"]))
+
+
+class WithASampleOfItsOwn(OneDeviation):
+    def sample(self, noise):
+        return ks.Gaussian(self.mu + 1, self.std.expand(self.shape)).sample(noise)
+
+
+class OtherSeed(ks.KernelSeed):
+    """A subclass that decodes in another way must not be germinated in a batch."""
+
+    def decoded(self):
+        gaussian = super().decoded()
+        return type(gaussian)(gaussian.mean + 1, gaussian.rho, gaussian.shape, gaussian.swapped)
+
+
+def other_seed(weight):
+    return OtherSeed(torch.randn(2, max(weight.shape)), torch.randn(min(weight.shape), 2), -2.0, weight.shape)
+
+
+def mixed():
+    """Kernel seeds of equal shapes and of others, and one of every other kind."""
+    torch.manual_seed(0)
+    model = mlp(*[6] * 5, 7, 5, 4, 5, 3, 4)
+    seeds = ks.germinate(model, 0.5, min_rank=2).weights
+    names = iter(seeds)  # in the order in which weights are converted
+    own = {
+        "10.weight": ks.MeanField,
+        "12.weight": OneDeviation,
+        "14.weight": WithASampleOfItsOwn,
+        "2.weight": other_seed,
+        "16.weight": lambda w: ks.germinate(nn.Linear(5, 3), 0.5, over="factors").weights["weight"],
+        "18.weight": lambda w: ks.germinate(nn.Linear(3, 4), 0.5, fixed=True).weights["weight"],
+    }
+
+    def make(weight):
+        name = next(names)
+        return own[name](weight) if name in own else seeds[name]
+
+    return trained(ks.convert(model, make))
+
+
+def one_by_one(net, seed):
+    noise = ks.Noise.new(generator(seed))
+    return net.as_draw({name: w.sample(noise.for_weight(i)) for i, (name, w) in enumerate(net.weights.items())})
+
+
+def results(net, draw, prior=PRIOR):
+    kl = draw.kl(prior)
+    loss = draw(X.to(kl.dtype)).square().sum() + kl
+    return [loss, kl, draw.num_weights, *draw.weights.values(), *torch.autograd.grad(loss, list(net.parameters()))]
+
+
+@pytest.mark.parametrize("prior", [PRIOR, ks.priors.Gaussian(0.5, 0.1)], ids=["mixture", "gaussian"])
+@pytest.mark.parametrize("cached", [2**17, 100], ids=["one block", "blocks"])
+def test_weights_drawn_together_are_those_drawn_one_by_one(prior, cached, monkeypatch):
+    monkeypatch.setattr(flat, "CACHED", cached)
+    net = mixed().double()
+    together, alone = net.draw(generator(1)), one_by_one(net, 1)
+    assert sum(isinstance(part, PartSample) for sample in together.samples.values() for part in sample.parts) >= 6
+    torch.testing.assert_close(results(net, together, prior), results(net, alone, prior))
+    torch.testing.assert_close(net.posterior().draw(generator(1)).weights["0.weight"], alone.weights["0.weight"])
+    for name, sample in together.samples.items():
+        other = alone.samples[name]
+        torch.testing.assert_close(sample.source.mean, other.source.mean)
+        if isinstance(sample, PartSample):
+            torch.testing.assert_close((sample.noise, sample.source.std), (other.noise, other.source.std))
+            torch.testing.assert_close(sample.kl(prior), other.kl(prior))
+
+
+def test_a_second_backward_pass_still_says_what_to_do():
+    net = ks.bayesianize(mlp(6, 5, 4)).double()
+    draw = net.draw()
+    draw(X.double()).sum().backward()
+    with pytest.raises(ks.errors.GraphError, match="a second time"):
+        draw(X.double()).sum().backward()
+
+
+def test_a_draw_of_some_of_the_weights_has_their_kl_alone():
+    net = ks.bayesianize(mlp(6, 5, 4, 3)).double()
+    draw = net.draw(generator(1))
+    some = {name: draw.samples[name] for name in ("0.weight", "4.weight")}
+    expected = sum(one_by_one(net, 1).samples[name].kl(PRIOR) for name in some)
+    torch.testing.assert_close(net.as_draw(some).kl(PRIOR), expected)
+
+
+def test_a_prior_of_ones_own_sees_every_weight_in_its_shape():
+    class ByFanIn:
+        def __init__(self):
+            self.shapes = []
+
+        def kl(self, sample):
+            self.shapes.append(sample.value.shape)
+            return sample.log_prob().sum() * sample.value.shape[1]
+
+    prior, net = ByFanIn(), ks.bayesianize(mlp(6, 5, 4)).double()
+    kl = net.draw(generator(1)).kl(prior)
+    assert prior.shapes == [(5, 6), (4, 5)]
+    torch.testing.assert_close(kl, one_by_one(net, 1).kl(prior))
+
+
+def test_what_a_draw_costs_grows_little_with_the_network():
+    path = Path(__file__).parent.parent / "benchmarks" / "operations.py"
+    spec = importlib.util.spec_from_file_location("operations", path)
+    counts = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(counts)
+    for convert, most, views_each in ((ks.germinate, (115, 68), 6), (ks.bayesianize, (91, 57), 6)):
+        (all_few, few), (all_many, many) = (counts.of_a_draw(convert(mlp(*[8] * n))) for n in (4, 14))
+        assert all_few <= most[0]
+        assert few == many <= most[1]  # what computes something is the same for any number of equal layers
+        assert all_many - all_few <= 10 * views_each
+
+
+# --- draws that run together -------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """A perceptron, with something in its forward that vmap can't take, or must not."""
+
+    def __init__(self, extra=lambda net, x: x):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.extra, self.seen = extra, []
+
+    def forward(self, x):
+        return {"logits": self.last(self.extra(self, self.norm(self.first(x)).relu()))}
+
+
+def counting(net, x):
+    net.calls += 1
+    return x
+
+
+def remembering(net, x):
+    net.seen.append(x)
+    return x
+
+
+def assigning(net, x):
+    net.last_input = x
+    return x
+
+
+def branching(net, x):
+    return -x if x.sum() > 0 else x
+
+
+def noisy(net, x):
+    return nn.functional.dropout(x, 0.5)
+
+
+def wrong(net, x):
+    return x.detach().numpy() * 0 + 1 if False else torch.tensor(x.detach().numpy())
+
+
+def draws(net, count=4):
+    posterior = net.eval().posterior()
+    with torch.no_grad():
+        return [posterior.draw(generator(i)).weights_only() for i in range(count)]
+
+
+@torch.no_grad()
+def test_small_networks_run_their_draws_at_once(monkeypatch):
+    net = trained(ks.germinate(Net(), 0.5, min_rank=2))
+    made = draws(net)
+    expected = [draw(X)["logits"] for draw in made]
+    monkeypatch.setattr(Net, "forward", counted := Counted(Net.forward))
+    ensemble = Ensemble(made)
+    for calls in (2, 3):  # the first batch is also run by one draw alone, to compare
+        found = [output["logits"] for output in ensemble(X)]
+        torch.testing.assert_close(found, expected)
+        assert counted.calls == calls
+
+
+class Counted:
+    def __init__(self, forward):
+        self.forward, self.calls = forward, 0
+
+    def __get__(self, owner, _):
+        def call(*args):
+            self.calls += 1
+            return self.forward(owner, *args)
+
+        return call
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("extra", [counting, remembering, assigning, branching, noisy, wrong])
+def test_what_vmap_cannot_take_runs_one_by_one(extra):
+    net = trained(ks.germinate(Net(extra), 0.5, min_rank=2))
+    made, ensemble = draws(net), None
+    for _ in range(2):
+        torch.manual_seed(0)
+        expected = [draw(X)["logits"] for draw in made]
+        ensemble = ensemble or Ensemble(made)
+        before, seen = net.skeleton.calls.clone(), len(net.skeleton.seen)
+        torch.manual_seed(0)
+        found = [output["logits"] for output in ensemble(X)]
+        assert ensemble._tensors is None
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        if extra is counting:
+            assert net.skeleton.calls - before == len(made)
+        assert len(net.skeleton.seen) - seen == (len(made) if extra is remembering else 0)
+
+
+@torch.no_grad()
+def test_large_networks_and_convolutions_run_one_by_one(monkeypatch):
+    convolution = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    assert Ensemble(draws(ks.germinate(convolution)))._tensors is None
+    small = Ensemble(draws(ks.germinate(mlp(6, 8, 3))))
+    assert small._tensors is not None
+    monkeypatch.setattr(stacked, "SMALL", 5 * 72 - 1)
+    monkeypatch.setattr(torch.func, "vmap", None)
+    assert len(small(X)) == 4
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        small(X[:, :4])
+
+
+def test_predict_has_the_same_result_either_way(monkeypatch):
+    net, x = trained(ks.germinate(Net(), 0.5, min_rank=2)), torch.randn(20, 6)
+    likelihood = ks.likelihoods.Categorical()
+    monkeypatch.setattr(
+        likelihood, "predictive", lambda outs, of=likelihood.predictive: of([o["logits"] for o in outs])
+    )
+    found = []
+    for small in (2**20, 0):
+        monkeypatch.setattr(stacked, "SMALL", small)
+        found.append(ks.predict(net, x, 5, likelihood=likelihood, update_bn=x, batch_size=7).probs)
+    torch.testing.assert_close(*found)
