@@ -17,7 +17,7 @@ from kernelseed.continual.ewc import EWC, diagonal_fisher, penalty
 from kernelseed.continual.heads import MultiHead
 from kernelseed.continual.learning import learn
 from kernelseed.continual.outcome import Outcome
-from kernelseed.continual.tasks import Task, permute_pixels, split_classes
+from kernelseed.continual.task import Task, permute_pixels, split_classes
 from kernelseed.continual.vcl import VCL
 
 __all__ = [

@@ -15,7 +15,7 @@ from kernelseed.continual.approaches import Approach, FineTune, Joint
 from kernelseed.continual.coresets import Coreset
 from kernelseed.continual.ewc import EWC
 from kernelseed.continual.learning import learn
-from kernelseed.continual.tasks import Task, permute_pixels, split_classes
+from kernelseed.continual.task import Task, permute_pixels, split_classes
 from kernelseed.continual.vcl import VCL
 from kernelseed.core import make_folder, read_json, write_json
 from kernelseed.errors import ArgumentError, DataError

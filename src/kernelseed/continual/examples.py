@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelseed.continual.tasks import Task
+from kernelseed.continual.task import Task
 
 
 @dataclass(frozen=True, eq=False)

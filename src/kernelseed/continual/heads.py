@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from kernelseed.continual.tasks import Task
+from kernelseed.continual.task import Task
 from kernelseed.core.prediction import evaluating
 from kernelseed.errors import ArgumentError, DataError
 
