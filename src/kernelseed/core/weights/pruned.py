@@ -10,9 +10,10 @@ from torch import Tensor
 
 from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample
 from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
-from kernelseed.core.weights.gaussian_factors import GaussianFactors
+from kernelseed.core.weights.gaussian_factors import FactorGaussians, GaussianFactors
 from kernelseed.core.weights.kernel_seed import KernelSeed
 from kernelseed.core.weights.mean_field import MeanField
 from kernelseed.errors import ArgumentError, ArgumentTypeError
@@ -107,6 +108,16 @@ class DecodedPruned:
         """The mean, as a sample."""
         return PrunedSample(self.whole.at_mean(), self.kept, self.num_kept)
 
+    def kl(self, sample: Sample) -> Tensor:
+        """As a prior: the KL of the kept weights. Where a weight is zero for certain, another would have none."""
+        if not (isinstance(sample, PrunedSample) and torch.equal(sample.kept, self.kept)):
+            raise ArgumentError(
+                "the prior is pruned and the weight is not, or elsewhere; prune the network in the same way first, or "
+                "take the prior before it is pruned."
+            )
+        prior = PrunedSample(self.whole.at_mean(), self.kept, self.num_kept)
+        return prior.left().source.kl(sample.left())
+
 
 class PrunedSample(Sample):
     """A sample of the whole weight, with its zeros."""
@@ -135,12 +146,16 @@ class PrunedSample(Sample):
     @property
     def num_weights(self) -> int:
         """The random variables that are left."""
-        return 0 if self.fixed else self._left().num_weights
+        return 0 if self.fixed else self.left().num_weights
 
     def kl(self, prior: Prior) -> Tensor:
-        """That of what is left."""
-        return self._left().kl(prior)
+        """That of what is left; of a prior that says each weight's own, what is left too."""
+        if isinstance(prior, DecodedPruned):
+            return prior.kl(self)
+        if isinstance(prior, (Gaussian, RhoGaussian, FactorGaussians)):
+            prior = PrunedSample(prior.at_mean(), self.kept, self.num_kept).left().source
+        return self.left().kl(prior)
 
-    def _left(self) -> Sample:
+    def left(self) -> Sample:
         """The kept weights; their number is given, so that torch.compile knows all shapes."""
         return self.whole.at(torch.nonzero_static(self.kept.flatten(), size=self.num_kept)[:, 0])
