@@ -27,7 +27,7 @@ def factors(shape, rank=3, grad=True):
     """A seed, two germinators and an offset with sigmas of several sizes."""
     small, large = sorted(shape[:2])
     sizes = [(rank, large, *shape[2:]), (small, rank), (small, rank), (1,)]
-    made = [torch.randn(size, generator=generator(i)) for i, size in enumerate(sizes)]
+    made = [torch.randn(size, generator=generator(i), dtype=torch.float32) for i, size in enumerate(sizes)]
     return [t.requires_grad_(grad) for t in (*made[:3], made[3] - 3)]
 
 
@@ -53,6 +53,17 @@ def test_opcheck_of_the_gradients():
             ops.draw_kernel_seed_backward.default, (*given, value.T.contiguous().T, std, seed, mean, rho, *STREAM)
         )
         torch.library.opcheck(ops.draw_mean_field_backward.default, (*given, value, value.abs() + 0.1, *STREAM))
+
+
+def test_the_defaults_of_torch_do_not_matter():
+    expected = drawn_with_gradients((6, 4), 3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = drawn_with_gradients((6, 4), 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, two in zip(found, expected, strict=True):
+        assert torch.equal(one, two)
 
 
 # --- compile, export, vmap ---------------------------------------------------------------------------------------

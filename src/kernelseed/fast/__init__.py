@@ -4,7 +4,6 @@ from kernelseed.fast.closed_form import gaussian_kl_of_rho
 from kernelseed.fast.costs import Costs, assuming, current_costs, known_costs
 from kernelseed.fast.flat import flatten, in_blocks, split, stack, stored_as
 from kernelseed.fast.fused import (
-    LOG_SQRT_2PI,
     Drawn,
     draw_kernel_seed,
     draw_mean_field,
@@ -13,6 +12,7 @@ from kernelseed.fast.fused import (
 )
 from kernelseed.fast.germination import fold, germinate_both, germinate_matrix, in_bfloat16, is_transposed, unfold
 from kernelseed.fast.graph import one_pass
+from kernelseed.fast.operators import LOG_SQRT_2PI
 from kernelseed.fast.processor import processor_features, processor_kind
 from kernelseed.fast.taps import TrimmedConv2d, trim
 from kernelseed.fast.thin import ProductWeight, thin_is_cheaper, thin_weights

@@ -14,19 +14,15 @@ travel as the gradient of the draw's `token`, four numbers that have no other us
 
 from __future__ import annotations
 
-import ctypes
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernelseed.fast import kernels
-from kernelseed.fast.germination import fold, in_bfloat16, unfold
+from kernelseed.fast import kernels, operators
+from kernelseed.fast.germination import fold
 from kernelseed.fast.graph import saved_tensors
-
-LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 Stream = tuple[Tensor, int, int]
 """The noise of a weight: the key of the draw, the index of the weight and the index of the part."""
@@ -76,168 +72,48 @@ def draw_kernel_seed(
     seed: Tensor, mean_germinator: Tensor, rho_germinator: Tensor, rho_offset: Tensor, shape: torch.Size, stream: Stream
 ) -> Drawn:
     """Germinate and sample a weight of this shape from its seed."""
-    return Drawn(*_draw_kernel_seed(seed, mean_germinator, rho_germinator, rho_offset, shape, *stream))
+    return Drawn(*operators.draw_kernel_seed(seed, mean_germinator, rho_germinator, rho_offset, shape, *stream))
 
 
 def draw_mean_field(mean: Tensor, rho: Tensor, stream: Stream) -> Drawn:
     """Sample a weight that has a mean and a rho for each of its elements."""
-    return Drawn(*_draw_mean_field(mean, rho, *stream))
+    return Drawn(*operators.draw_mean_field(mean, rho, *stream))
 
 
 def scale_mixture_kl(drawn: Drawn, pi: float, sigma1: float, sigma2: float) -> Tensor:
     """log q(w) - log P(w), summed, under the prior pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2)."""
-    return _scale_mixture_kl(drawn.token, drawn.value, drawn.log_q, pi, sigma1, sigma2)
-
-
-# --- the kernels for the CPU -----------------------------------------------------------------------------------
-
-
-def _operator(schema: str) -> Callable[[Callable[..., Any]], Any]:
-    """An operator of PyTorch with this name and signature, whose kernel for the CPU is the function."""
-    name, brace, rest = schema.partition("(")
-    return torch.library.custom_op(f"kernelseed::{name}", mutates_args=(), schema=brace + rest, device_types="cpu")
-
-
-_OUTPUTS = "(Tensor value, Tensor std, Tensor log_q, Tensor token)"
-
-
-@_operator(
-    "draw_kernel_seed(Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset, SymInt[] shape,"
-    f" Tensor key, SymInt weight, SymInt part) -> {_OUTPUTS}"
-)
-def _draw_kernel_seed(
-    seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any
-) -> tuple[Tensor, ...]:
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
-    value, std = seed.new_empty(len(mean), sizes[1]), seed.new_empty(len(mean), sizes[1])
-    log_q = _sums(kernels.count("ks_tiles", *sizes[:2]))
-    scratch = kernels.scratch("ks_germinate_scratch", *sizes, *bf16)
-    given = (*(t.contiguous() for t in (mean, rho, seed)), offset, *_in_c(*stream))
-    kernels.call("ks_germinate", *sizes, *given, value, std, log_q, scratch, *bf16)
-    return fold(value, torch.Size(shape)), std, _log_q(log_q, value), _token(value)
-
-
-@_operator(
-    "draw_kernel_seed_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor seed,"
-    " Tensor mean_germinator, Tensor rho_germinator, Tensor key, SymInt weight, SymInt part)"
-    " -> (Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset)"
-)
-def _draw_kernel_seed_backward(
-    grad: Tensor | None,
-    message: Tensor | None,
-    value: Tensor,
-    std: Tensor,
-    seed: Tensor,
-    mean: Tensor,
-    rho: Tensor,
-    *stream: Any,
-) -> tuple[Tensor, ...]:
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
-    flat = torch.zeros_like(std) if grad is None else unfold(grad).contiguous()
-    gradients = tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho))
-    d_offset = _sums(kernels.count("ks_tiles", *sizes[:2]))
-    scratch = kernels.scratch("ks_ungerminate_scratch", *sizes, *bf16)
-    given = (flat, unfold(value), std, mean.T.contiguous(), rho.T.contiguous(), seed.contiguous(), *_in_c(*stream))
-    kernels.call("ks_ungerminate", *sizes, *given, *_kl_term(message), *gradients, d_offset, scratch, *bf16)
-    return *gradients, d_offset.sum().float().view(1)
-
-
-@_operator(f"draw_mean_field(Tensor mean, Tensor rho, Tensor key, SymInt weight, SymInt part) -> {_OUTPUTS}")
-def _draw_mean_field(mean: Tensor, rho: Tensor, *stream: Any) -> tuple[Tensor, ...]:
-    value, std = (torch.empty_like(mean, memory_format=torch.contiguous_format) for _ in range(2))
-    log_q = _sums(kernels.blocks(value.numel()))
-    given = (mean.contiguous(), rho.contiguous(), torch.zeros(1), *_in_c(*stream))
-    kernels.call("ks_sample", value.numel(), *given, value, std, log_q)
-    return value, std, _log_q(log_q, value), _token(value)
-
-
-@_operator(
-    "draw_mean_field_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor key, SymInt weight,"
-    " SymInt part) -> (Tensor mean, Tensor rho)"
-)
-def _draw_mean_field_backward(
-    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, *stream: Any
-) -> tuple[Tensor, ...]:
-    grad = torch.zeros_like(std) if grad is None else grad.contiguous()
-    d_mean, d_rho, sums = torch.empty_like(std), torch.empty_like(std), _sums(kernels.blocks(std.numel()))
-    given = (grad, value, std, *_in_c(*stream), *_kl_term(message))
-    kernels.call("ks_gradient", std.numel(), *given, d_mean, d_rho, sums)
-    return d_mean, d_rho
-
-
-@_operator("scale_mixture_kl(Tensor token, Tensor value, Tensor log_q, float pi, float sigma1, float sigma2) -> Tensor")
-def _scale_mixture_kl(_: Tensor, value: Tensor, log_q: Tensor, pi: float, sigma1: float, sigma2: float) -> Tensor:
-    constants, log_p = torch.tensor(_constants(pi, sigma1, sigma2)), _sums(kernels.blocks(value.numel()))
-    flat = value if value.is_contiguous() else unfold(value).contiguous()
-    kernels.call("ks_mixture", value.numel(), flat, constants, log_p)
-    constant = math.log(pi) - math.log(sigma1) - LOG_SQRT_2PI
-    return (log_q - log_p.sum() - value.numel() * constant).float()
-
-
-def _constants(pi: float, sigma1: float, sigma2: float) -> tuple[float, float, float]:
-    """b, c and d of log P(w) = constant + softplus(b - c w^2) - d w^2."""
-    b = math.log1p(-pi) - math.log(pi) + math.log(sigma1) - math.log(sigma2)
-    wide, narrow = 0.5 / sigma1**2, 0.5 / sigma2**2
-    return b, narrow - wide, wide
-
-
-def _kl_term(message: Tensor | None) -> tuple[Tensor, ctypes.c_float]:
-    """The constants of the prior and the coefficient of the KL, from the gradient of the token."""
-    coefficient, *scaled = [0.0] if message is None else message.tolist()
-    constants = torch.tensor([s / coefficient for s in scaled]) if coefficient else torch.zeros(3)
-    return constants, ctypes.c_float(coefficient)
-
-
-def _sizes(seed: Tensor, germinator: Tensor) -> tuple[int, int, int]:
-    """Germination's products: the rows, the columns and what is summed over."""
-    return len(germinator), seed[0].numel(), len(seed)
-
-
-def _in_c(key: Tensor, weight: int, part: int) -> tuple[Tensor, ctypes.c_uint32, ctypes.c_uint32]:
-    return key.contiguous(), ctypes.c_uint32(weight), ctypes.c_uint32(part)
-
-
-def _sums(n: int) -> Tensor:
-    return torch.empty(n, dtype=torch.float64)
-
-
-def _log_q(sums: Tensor, value: Tensor) -> Tensor:
-    return sums.sum() - value.numel() * LOG_SQRT_2PI
-
-
-def _token(value: Tensor) -> Tensor:
-    return value.new_zeros(4, dtype=torch.float64)
+    return operators.scale_mixture_kl(drawn.token, drawn.value, drawn.log_q, pi, sigma1, sigma2)
 
 
 # --- what PyTorch has to know of them: shapes, gradients and batches ------------------------------------------------
 
 
 def _like_a_draw(value: Tensor, std: Tensor) -> tuple[Tensor, ...]:
-    return value, std, value.new_empty((), dtype=torch.float64), _token(value)
+    return value, std, value.new_empty((), dtype=torch.float64), operators.token_of(value)
 
 
-@_draw_kernel_seed.register_fake
+@operators.draw_kernel_seed.register_fake
 def _(seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any) -> Any:
     matrix = (len(mean), seed[0].numel())
     return _like_a_draw(fold(seed.new_empty(matrix), torch.Size(shape)), seed.new_empty(matrix))
 
 
-@_draw_kernel_seed_backward.register_fake
+@operators.draw_kernel_seed_backward.register_fake
 def _(_: Any, __: Any, value: Tensor, std: Tensor, seed: Tensor, mean: Tensor, rho: Tensor, *stream: Any) -> Any:
     return *(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho)), seed.new_empty(1)
 
 
-@_draw_mean_field.register_fake
+@operators.draw_mean_field.register_fake
 def _(mean: Tensor, rho: Tensor, *stream: Any) -> Any:
     return _like_a_draw(*(torch.empty_like(mean, memory_format=torch.contiguous_format) for _ in range(2)))
 
 
-@_draw_mean_field_backward.register_fake
+@operators.draw_mean_field_backward.register_fake
 def _(grad: Any, message: Any, value: Tensor, std: Tensor, *stream: Any) -> Any:
     return torch.empty_like(std), torch.empty_like(std)
 
 
-@_scale_mixture_kl.register_fake
+@operators.scale_mixture_kl.register_fake
 def _(token: Tensor, value: Tensor, log_q: Tensor, pi: float, sigma1: float, sigma2: float) -> Any:
     return value.new_empty((), dtype=torch.float32)
 
@@ -260,12 +136,12 @@ def _save(ctx: Any, output: tuple[Tensor, ...], *inputs: Tensor) -> None:
 
 
 def _kernel_seed_gradient(ctx: Any, grad: Tensor | None, _: Any, __: Any, message: Tensor | None) -> tuple[Any, ...]:
-    gradients = _draw_kernel_seed_backward(grad, message, *saved_tensors(ctx), *ctx.indices)
+    gradients = operators.draw_kernel_seed_backward(grad, message, *saved_tensors(ctx), *ctx.indices)
     return *gradients, None, None, None, None
 
 
 def _mean_field_gradient(ctx: Any, grad: Tensor | None, _: Any, __: Any, message: Tensor | None) -> tuple[Any, ...]:
-    return *_draw_mean_field_backward(grad, message, *saved_tensors(ctx), *ctx.indices), None, None, None
+    return *operators.draw_mean_field_backward(grad, message, *saved_tensors(ctx), *ctx.indices), None, None, None
 
 
 def _setup_kl(ctx: Any, inputs: Any, output: Any) -> None:
@@ -273,13 +149,14 @@ def _setup_kl(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _kl_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    message = grad.double() * torch.tensor((1.0, *_constants(*ctx.prior)), dtype=torch.float64, device=grad.device)
+    numbers = (1.0, *operators.constants_of(*ctx.prior))
+    message = grad.double() * torch.tensor(numbers, dtype=torch.float64, device=grad.device)
     return message, None, None, None, None, None
 
 
-_draw_kernel_seed.register_autograd(_kernel_seed_gradient, setup_context=_setup_kernel_seed)
-_draw_mean_field.register_autograd(_mean_field_gradient, setup_context=_setup_mean_field)
-_scale_mixture_kl.register_autograd(_kl_gradient, setup_context=_setup_kl)
+operators.draw_kernel_seed.register_autograd(_kernel_seed_gradient, setup_context=_setup_kernel_seed)
+operators.draw_mean_field.register_autograd(_mean_field_gradient, setup_context=_setup_mean_field)
+operators.scale_mixture_kl.register_autograd(_kl_gradient, setup_context=_setup_kl)
 
 
 def _one_by_one(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -300,6 +177,6 @@ def _one_by_one(operation: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-_GRADIENTS = (_draw_kernel_seed_backward, _draw_mean_field_backward)
-for _each in (_draw_kernel_seed, _draw_mean_field, _scale_mixture_kl, *_GRADIENTS):
+_GRADIENTS = (operators.draw_kernel_seed_backward, operators.draw_mean_field_backward)
+for _each in (operators.draw_kernel_seed, operators.draw_mean_field, operators.scale_mixture_kl, *_GRADIENTS):
     _each.register_vmap(_one_by_one(_each))

@@ -90,7 +90,7 @@ typedef struct {
 
 /* The rows of a tile: about half a megabyte for mean and rho, and enough tiles for the threads. */
 static int64_t tile_rows(germination g) {
-    int64_t strips = 27 * BLOCK / (g.n * MR), enough = ceil_div(g.rows, 8 * MR);
+    int64_t strips = 27 * BLOCK / ((g.n > 0 ? g.n : 1) * MR), enough = ceil_div(g.rows, 8 * MR);
     strips = strips < enough ? strips : enough;
     return (strips > 1 ? strips : 1) * MR;
 }

@@ -101,7 +101,8 @@ def count(name: str, *arguments: int) -> int:
 def scratch(name: str, rows: int, columns: int, rank: int, mean_bf16: int, rho_bf16: int) -> Tensor:
     """Memory for a kernel, in words of 32 bits, as many as the function of this name says."""
     sizes = (ctypes.c_int64(rows), ctypes.c_int64(columns), ctypes.c_int64(rank))
-    return torch.empty(getattr(library(), name)(*sizes, mean_bf16, rho_bf16, torch.get_num_threads()))
+    words = getattr(library(), name)(*sizes, mean_bf16, rho_bf16, torch.get_num_threads())
+    return torch.empty(words, dtype=torch.float32, device="cpu")
 
 
 def blocks(n: int) -> int:
