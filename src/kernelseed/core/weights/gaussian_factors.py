@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from kernelseed.core.distributions import (
     inverse_softplus,
 )
 from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fixed_kernel_seed import FactorSample
@@ -66,14 +67,13 @@ class GaussianFactors(WeightDistribution):
         if not supports(*(tensor for pair in pairs for tensor in pair)):
             return None
 
-        def draw(part: int, decode: Callable[[], Gaussian]) -> FusedSample:
+        def draw(part: int) -> FusedSample:
             mean, rho = pairs[part]
             own = noise.for_part(part)
-            return FusedSample(draw_mean_field(mean, rho.expand_as(mean).contiguous(), own.stream), decode, own)
+            drawn = draw_mean_field(mean, rho.expand_as(mean).contiguous(), own.stream)
+            return FusedSample(drawn, lambda: RhoGaussian(mean, rho.expand_as(mean), mean.shape), own)
 
-        return ProductSample(
-            draw(0, lambda: self.decoded().germinator), draw(1, lambda: self.decoded().seed), self.shape
-        )
+        return ProductSample(draw(0), draw(1), self.shape)
 
     def moments(self) -> Gaussian:
         """The exact mean and standard deviation of each weight. Weights of one layer are not independent."""
@@ -133,7 +133,7 @@ class FactorGaussians:
             raise ArgumentError(
                 "the prior has Gaussians on its factors and the weight does not; both must be of the same kind."
             )
-        return self.germinator.kl(sample.germinator) + self.seed.kl(sample.seed)
+        return sample.germinator.kl(self.germinator) + sample.seed.kl(self.seed)
 
     def moments(self) -> Gaussian:
         """The moments of a sum of products of independent variables: Var[g s] = E[g]^2 Var[s] + Var[g] E[s^2]."""
