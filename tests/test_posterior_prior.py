@@ -83,7 +83,7 @@ def test_the_kl_of_factors_is_the_sum_over_both():
     assert after.draw().kl(before.as_prior()).item() == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["bnn", "ksn"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prior_of", [lambda net: net.as_prior(), lambda net: ks.priors.Gaussian(0.7, 0.1)])
 def test_values_and_gradients_of_the_fast_kl_are_those_of_autograd_in_double_precision(kind, prior_of):
     net = KINDS[kind](small_model())

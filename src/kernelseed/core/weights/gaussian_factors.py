@@ -133,7 +133,7 @@ class FactorGaussians:
             raise ArgumentError(
                 "the prior has Gaussians on its factors and the weight does not; both must be of the same kind."
             )
-        return self.germinator.kl(sample.germinator) + self.seed.kl(sample.seed)
+        return sample.germinator.kl(self.germinator) + sample.seed.kl(self.seed)
 
     def moments(self) -> Gaussian:
         """The moments of a sum of products of independent variables: Var[g s] = E[g]^2 Var[s] + Var[g] E[s^2]."""
