@@ -13,15 +13,13 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import bench
-
-if __name__ == "__main__" and "MALLOC_TOP_PAD_" not in os.environ:
-    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **bench.MALLOC})
-
 import subjects
 import torch
+from footprint import MALLOC
+from timing import rounds
 
 from kernelseed.fast import kernels, philox
+from kernelseed.training.origin import provenance
 
 
 def main():
@@ -37,15 +35,17 @@ def main():
     named = {
         "training step": subjects.ksn(*subjects.batch()),
         "normals in C": twice(lambda: kernels.call("ks_noise", n, key, zero, zero, noise)),
-        "normals by torch's operations": twice(lambda: philox._plain(n, key, 0, 0)),
+        "normals by torch's operations": twice(lambda: philox._plain([n], key, [0], [0])),
         "torch.randn": twice(lambda: torch.randn(n, out=noise)),
     }
-    found = bench.rounds(named, count, "noise")
-    made = bench.provenance()
+    found = rounds(named, count, "noise")
+    made = provenance()
     print(f"2 x {n / 1e6:.1f} million normals on {made['processor']}, {made['threads']} threads, {count} rounds")
     for name, numbers in found.items():
         print(f"{name:30s} {numbers['ms']:8.1f} ms {numbers['ratio']:7.1%} of a step")
 
 
 if __name__ == "__main__":
+    if not os.environ.keys() >= MALLOC.keys():  # read by the allocator when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC})
     main()

@@ -2,7 +2,7 @@
 
 Trains a KSN .25 (ResNet-18, width 16) on the 8 x 8 digits of scikit-learn with each setting of
 torch.set_float32_matmul_precision, and then evaluates each network with the same noise in all of them. Results go to
-benchmarks/results/precision.json.
+results/precision.json.
 
     python benchmarks/precision.py [--seeds 3] [--epochs 20]
 """
@@ -19,7 +19,7 @@ import kernelseed as ks
 from kernelseed.core.files import write_json
 from kernelseed.training.origin import provenance
 
-OUT = Path(__file__).resolve().parent / "results" / "precision.json"
+OUT = Path(__file__).resolve().parent.parent / "results" / "precision.json"
 PRECISIONS = {"highest": "float32", "high": "rho in bfloat16", "medium": "both in bfloat16"}
 DRAWS, BATCH, SPLIT = 20, 100, 1200
 PRIOR = ks.ScaleMixture()

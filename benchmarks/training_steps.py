@@ -79,7 +79,7 @@ def ddp(count):
 PIECES = {
     "convolutions": ("conv",),
     "matrix products": ("aten::mm", "aten::addmm", "aten::matmul"),
-    "the draw's own passes": ("_Germinate", "_MixtureKL"),
+    "the draw's own passes": ("kernelseed",),
     "normals": ("aten::normal_",),
     "optimizer": ("adam",),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,28 @@ def machine() -> str:
     return "\n".join([*lines, "", "Made by `make bench`, which writes the file of the processor that it runs on."])
 
 
+def precision() -> str:
+    """What bfloat16 products do to the ELBO, and to networks that were trained with them; means over networks."""
+    result = json.loads((ROOT / "results/precision.json").read_text(encoding="utf-8"))
+    runs, size = result["runs"], {}
+    for where in ("KL, relative", "NLL"):
+        size[where, "draws"] = statistics.mean(run["elbo"]["standard deviation of draws"][where] for run in runs)
+        for name in ("high", "medium"):
+            size[where, name] = statistics.mean(abs(run["elbo"]["mean difference"][name][where]) for run in runs)
+    rows = []
+    for meaning, name in (("float32", None), ("rho in bfloat16", "high"), ("both in bfloat16", "medium")):
+        tested = [run["nll"] for run in runs if run["trained with"] == meaning]
+        moved = ["", ""] if name is None else [f"{size[where, name]:.0e}" for where in ("KL, relative", "NLL")]
+        rows.append([meaning, *moved, f"{statistics.mean(tested):.3f} ({min(tested):.3f} to {max(tested):.3f})"])
+    rows.append(["one draw or another", *(f"{size[where, 'draws']:.0e}" for where in ("KL, relative", "NLL")), ""])
+    heading = ["products", "KL moves by, relative", "NLL moves by", "test NLL if trained so"]
+    about = (
+        f"{len(runs)} networks (ResNet-18, width 16, KSN .25, digits), from "
+        "[`results/precision.json`](../results/precision.json), made by `python benchmarks/precision.py`."
+    )
+    return f"{table(heading, rows)}\n\n{about}"
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "machine": machine,
     "steps": ratios("steps", "training step, float32"),
@@ -125,6 +148,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "ddp": ratios("ddp", "training step of KSN .25, 128 images, a thread a process"),
     "floor": floor,
     "profile": profile,
+    "precision": precision,
     "taps": ratios("taps", "training step, float32"),
     "choices": numbers("choices", "layer, forward and backward"),
     "operations": numbers("operations", "a draw with its KL and gradients"),

@@ -20,6 +20,7 @@ import pruned
 import shift_results
 from benchmark_tables import table
 
+from kernelseed import continual
 from kernelseed.metrics import METRICS, REGRESSION_METRICS
 from kernelseed.reproduction import (
     DATA,
@@ -41,6 +42,7 @@ from kernelseed.reproduction import (
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
+    "docs/continual.md",
     "docs/decisions.md",
     "docs/performance.md",
     "docs/pruning.md",
@@ -230,6 +232,25 @@ def in_short() -> str:
     return "\n\n".join((*parts, shown.remarks[0]))
 
 
+def tasks_in_turn(name: str) -> Callable[[], str]:
+    """All approaches on a benchmark of continual learning, over their seeds."""
+
+    def build() -> str:
+        results = continual.read_results_of(name, ROOT / "results/continual")
+        command = f"kernelseed continual {name} --results results/continual"
+        if not results:
+            return f"Not run yet: `{command}`."
+        rows = [line.cells() for line in continual.lines_of(name, results)]
+        commits = ", ".join(sorted({short_commit(result["commit"]) for result in results}))
+        about = (
+            f"From [`results/continual`](../results/continual), made by `{command}` at commit {commits} with torch "
+            f"{results[0]['versions']['torch']} on an {results[0]['processor']}."
+        )
+        return f"{table(continual.HEADING, rows)}\n\n{about}"
+
+    return build
+
+
 def decisions() -> str:
     """How often the promises were kept over the splits."""
     result = read("results/decisions.json")
@@ -275,6 +296,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "reproduction_claims": lambda: claims_markdown(
         [reproduced(preset, data) for data, preset in presets_shown().items() if preset != "small"]
     ),
+    "continual_split": tasks_in_turn("split-mnist"),
+    "continual_permuted": tasks_in_turn("permuted-mnist"),
     "corruptions": shift_results.level_table,
     "shift": shift_results.shift_table,
     "shift_corruptions": shift_results.corruption_table,

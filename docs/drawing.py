@@ -48,6 +48,7 @@ def write_all(root: Path) -> None:
     schedules(folder / "schedules.svg")
     decisions(json.loads((root / "results/decisions.json").read_text(encoding="utf-8")), folder / "decisions.svg")
     reproduction(root)
+    ks.continual.write_curves(root / "results" / "continual", folder / "continual.svg")
     shift_results.draw(folder / "shift.svg")
     pruned.draw(folder / "pruning.png")
 

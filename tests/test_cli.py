@@ -42,6 +42,7 @@ COMMANDS = {
     "report": ["RUN", "--out", "--overwrite"],
     "info": ["RUN", "--json"],
     "reproduce": ["data", "--preset", "--rows", "--seeds", "--out", "--results", "--devices", "--json"],
+    "continual": ["benchmark", "--approaches", "--seeds", "--results", "--figure", "--json"],
     "data": ["list", "get"],
     "data list": ["--data-dir", "--json"],
     "data get": ["name", "--data-dir"],

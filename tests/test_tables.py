@@ -398,3 +398,13 @@ def test_a_table_and_a_model_given_in_python(table, tmp_path):
     with pytest.raises(ConfigError, match=r"it must be a tensor of shape \(2, 1\): the mean of the target"):
         train(Config(epochs=1), tmp_path / "c", data=data, model=torch.nn.Linear(4, 3), progress=False)
     assert not (tmp_path / "c").exists()
+
+
+def test_intervals_of_a_table_stand_around_the_mean(finished, table):
+    """mean ± q std, with one q for all rows."""
+    pytest.importorskip("mapie", reason="the extra conformal is not installed")
+    rows = predict_files(finished.path, [table], coverage=0.5)["predictions"]
+    factors = [(row["high"] - row["mean"]) / row["std"] for row in rows]
+    assert factors == pytest.approx([factors[0]] * len(rows), rel=1e-4)
+    assert factors[0] > 0
+    assert all(row["mean"] - row["low"] == pytest.approx(row["high"] - row["mean"], rel=1e-4) for row in rows)

@@ -319,7 +319,7 @@ def test_settings_are_read_from_json_and_yaml(tmp_path, monkeypatch):
     ("change", "error", "message"),
     [
         ({"accelerator": "gpu"}, ConfigError, "accelerator 'gpu'"),
-        ({"strategy": "quickly"}, ConfigError, "strategy 'quickly'"),
+        ({"strategy": "quickly"}, ConfigError, "strategy is 'quickly'; allowed: auto, ddp"),
         ({"data": "digit"}, DataError, "did you mean digits"),
     ],
 )

@@ -50,6 +50,7 @@ from kernelseed.errors import KernelseedError
 from kernelseed.metrics import calibration
 
 if TYPE_CHECKING:  # at run time they are loaded when they are first asked for
+    from kernelseed import continual as continual
     from kernelseed import data as data
     from kernelseed import hub as hub
     from kernelseed import methods as methods
@@ -103,7 +104,7 @@ __all__ = [
     "shrink",
 ]
 
-_LOADED_LATE = ("data", "hub", "methods", "optim", "report", "reproduction", "testing", "training")
+_LOADED_LATE = ("continual", "data", "hub", "methods", "optim", "report", "reproduction", "testing", "training")
 """They need more than torch, or take long to import."""
 
 

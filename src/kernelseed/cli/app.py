@@ -12,7 +12,14 @@ from typing import Annotated
 import typer
 
 from kernelseed import __version__
-from kernelseed.cli import data_commands, prune_command, reproduce_command, run_commands, train_commands
+from kernelseed.cli import (
+    continual_commands,
+    data_commands,
+    prune_command,
+    reproduce_command,
+    run_commands,
+    train_commands,
+)
 from kernelseed.cli.show import complain, literal
 from kernelseed.core import printable
 from kernelseed.errors import KernelseedError
@@ -27,6 +34,7 @@ app = typer.Typer(
 app.command("demo")(train_commands.demo_command)
 app.command("train")(train_commands.train_command)
 app.command("reproduce")(reproduce_command.reproduce)
+app.command("continual")(continual_commands.continual_command)
 app.command("evaluate")(run_commands.evaluate_command)
 app.command("predict")(run_commands.predict_command)
 app.command("prune")(prune_command.prune)

@@ -93,7 +93,7 @@ def predict_command(
     if json:
         return print_json(found)
     rows = found["predictions"]
-    if coverage is not None:
+    if "set" in rows[0]:
         rows = [{**row, "set": " | ".join(row["set"])} for row in rows]
     if out is None:
         table = Table(*(Column(heading, overflow="fold") for heading in rows[0]))

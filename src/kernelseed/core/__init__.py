@@ -1,6 +1,7 @@
 """The core: distributions, weights, networks, training losses and prediction. It needs only torch.
 
 distributions, noise, priors        values: a Gaussian, a sample with its KL, the noise of a draw
+posterior_prior                     a posterior as the next prior
 weights                             MeanField, KernelSeed, FixedKernelSeed: what is learned
 network, twin, conversion           skeleton + weights; a draw is a value
 likelihoods, schedules, objective   the loss
@@ -38,6 +39,7 @@ from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
 from kernelseed.core.objective import ELBO, Terms, call
 from kernelseed.core.outliers import OF_DRAWS, SCORES, outlier_scores
+from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.prediction import make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
@@ -83,6 +85,7 @@ __all__ = [
     "Moment",
     "Noise",
     "Posterior",
+    "PosteriorPrior",
     "Prior",
     "Pruned",
     "Regression",

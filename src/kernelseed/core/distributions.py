@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,10 @@ class Decoded(Protocol):
 
     def at_mean(self) -> Sample:
         """The mean, as a sample."""
+        ...
+
+    def kl(self, sample: Sample) -> Tensor:
+        """The KL divergence of a sample's distribution from this one, summed: a decoded distribution is a prior."""
         ...
 
 
@@ -110,6 +114,10 @@ class Gaussian:
         """Whether every draw is the mean."""
         return self.std is None
 
+    def kl(self, sample: Sample) -> Tensor:
+        """The KL divergence of the sample's Gaussian from this one, summed: any Gaussian of weights can be a prior."""
+        return gaussian_kl(sample.source, at_least_float32(self.mean), self.std, log_std_of(self))
+
     @property
     def shape(self) -> torch.Size:
         """The shape of the weight."""
@@ -145,7 +153,10 @@ class Gaussian:
         return stored_as(normals, self.shape, self.swapped)
 
 
-def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
+T = TypeVar("T")
+
+
+def as_when_drawn(decode: Callable[[], T]) -> Callable[[], T]:
     """Decode later as it would be done now: with the same grad mode, and without the saved-tensor hooks of that time.
 
     Activation checkpointing installs such hooks.
@@ -154,7 +165,7 @@ def as_when_drawn(decode: Callable[[], Gaussian]) -> Callable[[], Gaussian]:
         return decode
     with_graph = torch.is_grad_enabled()
 
-    def decode_later() -> Gaussian:
+    def decode_later() -> T:
         with torch.set_grad_enabled(with_graph), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
             return decode()
 
@@ -239,6 +250,15 @@ class GaussianSample(Sample):
     value: Tensor
     source: Gaussian
     noise: Tensor | None
+
+
+def gaussian_kl(q: Gaussian, mean: Tensor | float, std: Any, log_std: Tensor | float) -> Tensor:
+    """KL(q || N(mean, std^2)) in closed form, summed; it depends on q, and not on a value drawn from it."""
+    own = log_std_of(q)
+    assert q.std is not None
+    # Ratios first: the squares of two tiny deviations would be zero, while their ratio is not.
+    squares = (q.std / std).square() + ((at_least_float32(q.mean) - mean) / std).square()
+    return (log_std - own + 0.5 * squares - 0.5).sum()
 
 
 def log_std_of(gaussian: Gaussian) -> Tensor:

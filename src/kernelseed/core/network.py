@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kernelseed.core.distributions import Decoded, Prior, Sample
 from kernelseed.core.joint import Joint, kl_terms
 from kernelseed.core.noise import Noise
+from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.twin import call_with
 from kernelseed.core.weight_tree import WeightTree
 from kernelseed.core.weights import WeightDistribution, decode_together, sample_together
@@ -43,9 +44,16 @@ class Draw:
         """The tensors that the module runs with: weights, or subclasses that stand for them, and buffers."""
         return self._everywhere({name: sample.operand for name, sample in self.samples.items()}) | dict(self.buffers)
 
-    def kl(self, prior: Prior) -> Tensor:
-        """log q(w) - log P(w) at this draw, summed over all weights except fixed ones."""
-        if terms := kl_terms(self.samples.values(), prior):
+    def kl(self, prior: Prior | Mapping[str, Prior]) -> Tensor:
+        """log q(w) - log P(w) at this draw, summed over all weights except fixed ones.
+
+        prior   one for all weights, or one for each by name, such as `net.as_prior()`
+        """
+        if isinstance(prior, Mapping):
+            terms = [sample.kl(prior[name]) for name, sample in self.samples.items() if not sample.fixed]
+        else:
+            terms = kl_terms(self.samples.values(), prior)
+        if terms:
             return torch.stack(terms).sum()
         anchor = next(iter(self.samples.values()), None)
         return torch.zeros(()) if anchor is None else anchor.value.new_zeros((), dtype=torch.float32)
@@ -99,6 +107,10 @@ class BayesianModule(nn.Module):
         """Decode every weight once, for any number of draws."""
         decoded = dict(zip(self.weights, decode_together(self.weights.values()), strict=True))
         return Posterior(self.skeleton, decoded, self.weights.aliases)
+
+    def as_prior(self) -> PosteriorPrior:
+        """What is known now as the prior of what is learned next: see `PosteriorPrior`."""
+        return PosteriorPrior(self.weights)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a new draw in train mode, the posterior mean in eval mode."""

@@ -30,7 +30,7 @@ class ELBO(nn.Module):
     """The loss of Bayes by Backprop for a draw and a minibatch.
 
     num_data    the number of training examples; the KL is divided by it once
-    prior       default: the paper's scale mixture
+    prior       default: the paper's scale mixture; a mapping has one for each weight, as `net.as_prior()` does
     kl_weight   a schedule, or a number for a constant one; 1 is the exact bound. Default: `schedules.automatic()`
     likelihood  default: `likelihoods.Categorical()`. If it has learned noise, give `loss.parameters()` to the optimizer
                 as well
@@ -48,7 +48,7 @@ class ELBO(nn.Module):
     def __init__(
         self,
         num_data: int,
-        prior: Prior | None = None,
+        prior: Prior | Mapping[str, Prior] | None = None,
         kl_weight: Schedule | float | None = None,
         likelihood: Likelihood[Any] | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class ELBO(nn.Module):
         if not num_data > 0:
             raise ArgumentError(f"num_data is {num_data}; it is the number of training examples: pass len(dataset).")
         self.num_data = num_data
-        self.prior: Prior = ScaleMixture() if prior is None else prior
+        self.prior: Prior | Mapping[str, Prior] = ScaleMixture() if prior is None else prior
         self.kl_weight = as_schedule(kl_weight)
         self.likelihood = Categorical() if likelihood is None else likelihood
 

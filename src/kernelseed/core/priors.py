@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelseed.core.distributions import Prior, Sample, at_least_float32, log_std_of
+from kernelseed.core.distributions import Prior, Sample, at_least_float32, gaussian_kl
 from kernelseed.errors import ArgumentError
 from kernelseed.fast import LOG_SQRT_2PI
 
@@ -83,12 +83,7 @@ class Gaussian(Elementwise):
 
     def kl(self, sample: Sample) -> Tensor:
         """The closed form, summed. It depends on the distribution of the sample, not on its value."""
-        q = sample.source
-        log_std = log_std_of(q)
-        assert q.std is not None
-        shift = at_least_float32(q.mean) - self.mean
-        second_moment = (q.std.square() + shift.square()) / (2 * self.std**2)
-        return (math.log(self.std) - log_std + second_moment - 0.5).sum()
+        return gaussian_kl(sample.source, self.mean, self.std, math.log(self.std))
 
 
 def _check_std(name: str, value: float) -> None:

@@ -28,8 +28,15 @@ class RhoGaussian:
 
     def moments(self) -> Gaussian:
         """The Gaussian."""
-        mean, rho = (stored_as(elements, self.shape, self.swapped) for elements in (self.mean, self.rho))
-        return Gaussian.from_rho(mean, rho, swapped=self.swapped)
+        return Gaussian.from_rho(*self.in_shape(), swapped=self.swapped)
+
+    def in_shape(self) -> tuple[Tensor, Tensor]:
+        """Mean and rho in the shape of the weight."""
+        return stored_as(self.mean, self.shape, self.swapped), stored_as(self.rho, self.shape, self.swapped)
+
+    def kl(self, sample: Sample) -> Tensor:
+        """The KL divergence of the sample's Gaussian from this one, summed."""
+        return self.moments().kl(sample)
 
     def sample(self, noise: Noise) -> Sample:
         """Draw once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, overload
@@ -166,7 +167,7 @@ def _as_array(probs: Tensor) -> Any:
 
 
 def _require_enough(examples: int, coverage: float, which: str) -> None:
-    least = next(n for n in range(int(1 / (1 - coverage)) - 1, 10**9) if (n + 1) * coverage <= n)
+    least = math.floor(1 / min(coverage, 1 - coverage) + 1e-9) + 1  # as MAPIE asks for
     if examples < least:
         raise ArgumentError(
             f"coverage is {coverage} with {examples} examples{which}; it takes at least {least}: use more validation "

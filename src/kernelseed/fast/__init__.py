@@ -1,5 +1,6 @@
 """The fast parts of a draw: C kernels, noise, germination as matrices, thin layers. It needs only torch."""
 
+from kernelseed.fast.closed_form import gaussian_kl_of_rho
 from kernelseed.fast.costs import Costs, assuming, current_costs, known_costs
 from kernelseed.fast.flat import flatten, in_blocks, split, stack, stored_as
 from kernelseed.fast.fused import (
@@ -28,6 +29,7 @@ __all__ = [
     "draw_mean_field",
     "flatten",
     "fold",
+    "gaussian_kl_of_rho",
     "germinate_both",
     "germinate_matrix",
     "in_bfloat16",

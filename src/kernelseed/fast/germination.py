@@ -44,19 +44,19 @@ def in_bfloat16(seed: Tensor) -> tuple[bool, bool]:
     torch's own switch for float32 products decides, `torch.set_float32_matmul_precision`: with "high" it is rho, of
     which three digits are enough, with "medium" both, by default neither. It needs a processor with units for it.
     """
-    if not seed.is_cpu or seed.dtype != torch.float32 or not _has_units():
+    return _as_switched() if seed.is_cpu and seed.dtype == torch.float32 else (False, False)
+
+
+def _as_switched() -> tuple[bool, bool]:
+    library = kernels.library()
+    if library is None or not library.ks_has_bf16():
         return False, False
     precision = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
     return precision == "bf16", precision in ("bf16", "tf32")
 
 
-def _has_units() -> bool:
-    library = kernels.library()
-    return library is not None and bool(library.ks_has_bf16())
-
-
 # What torch.compiler.assume_constant_result sets, which imports the whole compiler.
-_has_units._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_as_switched._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_transposed(shape: torch.Size) -> bool:

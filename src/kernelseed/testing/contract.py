@@ -125,6 +125,14 @@ class WeightDistributionContract:
     # --- gradients --------------------------------------------------------------------------------------------
 
     @every_shape
+    def test_it_has_no_kl_from_itself(self, shape: tuple[int, ...]) -> None:
+        """Decoded, it is a prior for the next task: nothing has been learned since, so the KL is 0."""
+        weight = self.learned(shape)
+        if not (decoded := weight.decoded()).fixed:
+            for sample in (weight.sample(noise_of(0)), decoded.sample(noise_of(0))):
+                assert abs(sample.kl(decoded).item()) < 1e-4 * weight.num_weights
+
+    @every_shape
     def test_gradients_are_those_of_finite_differences(self, shape: tuple[int, ...]) -> None:
         """Gradients of the weight and of its KL, in float64."""
         weight = self.learned(shape, torch.float64)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core import Classification, batch_norms, generator_for, predict
+from kernelseed.core import batch_norms, generator_for, predict
 from kernelseed.data import Batches, Dataset, Split, Table, read_images
 from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import ArgumentError, ConfigError, DataError, StorageError
@@ -86,25 +86,24 @@ def predict_files(
     would reduce.
 
     With `risk` and `confidence`, each is also marked to abstain from, or not, by `ks.abstention` on the run's
-    validation split; with `coverage`, each has a set of classes, by `ks.conformal` on the same. Each draw gets its
-    BatchNorm statistics from the run's training data, as in its test; where those are not at hand, a warning says so.
-    For `model`, `trust_model` and `data` see `evaluate`.
+    validation split; with `coverage`, each has a set of classes, or the ends of an interval, by `ks.conformal` on the
+    same. Each draw gets its BatchNorm statistics from the run's training data, as in its test; where those are not at
+    hand, a warning says so. For `model`, `trust_model` and `data` see `evaluate`.
     """
     folder = RunFolder(run)
     config, described = folder.training_config(), folder.config()["data"]
     config = config if samples is None else replace(config, samples=samples)
     task = stored_task(described, folder.path)
-    for asked, value in (("risk", risk), ("coverage", coverage)):
-        task.require_classes(asked, value)
+    task.require_classes("risk", risk)
     net = folder.network(model, trust_model)
     data = None if data is None else prepared(config, data, described)
     found: dict[str, Any] = {}
-    rule = sets = None
+    rule = regions = None
     if risk is not None:
         rule = abstention(*_held_out(folder, config, "take a threshold from"), risk, confidence)
         found = vars(rule) | {"threshold": rule.threshold if rule.answered else None}  # JSON has no infinity
     if coverage is not None:
-        sets = conformal(*_held_out(folder, config, "fit sets on"), coverage)
+        regions = conformal(*_held_out(folder, config, "fit sets on"), coverage)
         found["coverage"] = coverage
     named, inputs = _read_files(described, files, folder.path)
     batch = max(1, min(BATCH, PIXELS_AT_ONCE // math.prod(described["image"][1:])))
@@ -120,9 +119,8 @@ def predict_files(
     columns = {**named, **task.columns(p)}
     if rule is not None:
         columns["abstain"] = rule.abstains(p).tolist()
-    if sets is not None:
-        classes = described["classes"]
-        columns["set"] = [[classes[i] for i in one.nonzero()[:, 0].tolist()] for one in sets(p)]
+    if regions is not None:
+        columns |= task.conformal_columns(regions(p))
     rows = zip(*columns.values(), strict=True)
     return {**found, "predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
 
@@ -158,7 +156,7 @@ def require_validation(folder: RunFolder, config: Config, purpose: str) -> None:
         )
 
 
-def _held_out(folder: RunFolder, config: Config, purpose: str) -> tuple[Classification, Tensor]:
+def _held_out(folder: RunFolder, config: Config, purpose: str) -> tuple[Any, Tensor]:
     """The predictions for the validation split that the run kept, and its labels."""
     require_validation(folder, config, purpose)
     way = ways(config)[-1]

@@ -42,6 +42,10 @@ class Task(ABC):
     def columns(self, prediction: Any) -> dict[str, list[Any]]:
         """What `predict` writes, a row an example."""
 
+    @abstractmethod
+    def conformal_columns(self, regions: Tensor) -> dict[str, list[Any]]:
+        """What it writes of the sets or intervals of `ks.conformal`."""
+
     def require_classes(self, name: str, given: object) -> None:
         """An error if an argument that is for classification was given to another task."""
         if given is not None and given is not False and not isinstance(self, Classes):
@@ -76,6 +80,10 @@ class Classes(Task):
             **{key: _rounded(getattr(prediction, key)) for key in ("confidence", "entropy", "mutual_information")},
         }
 
+    def conformal_columns(self, regions: Tensor) -> dict[str, list[Any]]:
+        """The classes of each set."""
+        return {"set": [[self.names[i] for i in one.nonzero()[:, 0].tolist()] for one in regions]}
+
 
 @dataclass(frozen=True, eq=False)
 class Numbers(Task):
@@ -106,6 +114,10 @@ class Numbers(Task):
             "aleatoric": _significant(prediction.aleatoric.sqrt()),
             "epistemic": _significant(prediction.epistemic.sqrt()),
         }
+
+    def conformal_columns(self, regions: Tensor) -> dict[str, list[Any]]:
+        """The ends of each interval."""
+        return {"low": _significant(regions[:, 0]), "high": _significant(regions[:, 1])}
 
 
 def task_of(data: Dataset) -> Task:

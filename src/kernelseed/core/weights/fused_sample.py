@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
-from kernelseed.core.distributions import Gaussian, Prior, Sample, as_when_drawn
+from kernelseed.core.distributions import Gaussian, Prior, Sample, as_when_drawn, log_std_of
 from kernelseed.core.noise import Noise
+from kernelseed.core.priors import Gaussian as OneGaussian
 from kernelseed.core.priors import ScaleMixture
-from kernelseed.fast import Drawn, scale_mixture_kl
+from kernelseed.core.rho import RhoGaussian
+from kernelseed.fast import Drawn, gaussian_kl_of_rho, scale_mixture_kl
 
 
 class FusedSample(Sample):
@@ -18,15 +22,16 @@ class FusedSample(Sample):
 
     value: Tensor
 
-    def __init__(self, drawn: Drawn, decode: Callable[[], Gaussian], noise: Noise) -> None:
+    def __init__(self, drawn: Drawn, decode: Callable[[], RhoGaussian], noise: Noise) -> None:
         self.value = drawn.value
         self._has_token = True
-        self._drawn, self._decode, self._noise = drawn, as_when_drawn(decode), noise
+        self._drawn, self._noise = drawn, noise
+        self._decode, self._moments = as_when_drawn(decode), as_when_drawn(lambda: decode().moments())
 
     @functools.cached_property
     def source(self) -> Gaussian:
         """The Gaussian, decoded again from the parameters."""
-        return self._decode()
+        return self._moments()
 
     @functools.cached_property
     def noise(self) -> Tensor:
@@ -39,9 +44,24 @@ class FusedSample(Sample):
         return False
 
     def kl(self, prior: Prior) -> Tensor:
-        """One pass over memory for the scale mixture; plain operations for other priors, and for a second one."""
-        if type(prior) is not ScaleMixture or not self._has_token:
-            return prior.kl(self)
-        kl = scale_mixture_kl(self._drawn, prior.pi, prior.sigma1, prior.sigma2)
-        self._has_token = not kl.requires_grad  # the gradient of the token is that of one KL
-        return kl
+        """One pass over memory for a scale mixture, few for Gaussians; plain operations for other priors.
+
+        So are they for a second scale mixture.
+        """
+        if type(prior) is ScaleMixture and self._has_token:
+            kl = scale_mixture_kl(self._drawn, prior.pi, prior.sigma1, prior.sigma2)
+            self._has_token = not kl.requires_grad  # the gradient of the token is that of one KL
+            return kl
+        constants = _gaussian_constants(prior)
+        return prior.kl(self) if constants is None else gaussian_kl_of_rho(*self._decode().in_shape(), *constants)
+
+
+def _gaussian_constants(prior: Prior) -> Sequence[Tensor] | None:
+    """Mean, standard deviation and its logarithm of a prior that is a Gaussian; None for any other."""
+    if type(prior) is OneGaussian:
+        return torch.tensor([prior.mean, prior.std, math.log(prior.std)]).unbind()
+    if isinstance(prior, RhoGaussian):
+        prior = prior.moments()
+    if type(prior) is not Gaussian or prior.std is None:
+        return None
+    return prior.mean, prior.std, log_std_of(prior)

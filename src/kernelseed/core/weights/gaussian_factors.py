@@ -127,6 +127,14 @@ class FactorGaussians:
         """The product of the means."""
         return ProductSample(self.germinator.at_mean(), self.seed.at_mean(), self.shape)
 
+    def kl(self, sample: Sample) -> Tensor:
+        """The sum over both factors of a product sample."""
+        if not isinstance(sample, ProductSample):
+            raise ArgumentError(
+                "the prior has Gaussians on its factors and the weight does not; both must be of the same kind."
+            )
+        return self.germinator.kl(sample.germinator) + self.seed.kl(sample.seed)
+
     def moments(self) -> Gaussian:
         """The moments of a sum of products of independent variables: Var[g s] = E[g]^2 Var[s] + Var[g] E[s^2]."""
         assert self.germinator.std is not None
@@ -185,7 +193,9 @@ class ProductSample(Sample):
         return self.germinator, self.seed
 
     def kl(self, prior: Prior) -> Tensor:
-        """The sum over both factors."""
+        """The sum over both factors, each with its own prior if this one has two."""
+        if isinstance(prior, FactorGaussians):
+            return prior.kl(self)
         return self.germinator.kl(prior) + self.seed.kl(prior)
 
     def log_prob(self) -> Tensor:

@@ -75,7 +75,7 @@ class KernelSeed(WeightDistribution):
         parameters = (self.seed, self.mean_germinator, self.rho_germinator, self.rho_offset)
         if not supports(*parameters):
             return None
-        return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self.moments, noise)
+        return FusedSample(draw_kernel_seed(*parameters, self.shape, noise.stream), self.decoded, noise)
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """The germinator of the mean, and the seed."""

@@ -36,7 +36,7 @@ class MeanField(WeightDistribution):
         """One pass over memory if the kernels support it."""
         if not supports(self.mu, self.rho):
             return None
-        return FusedSample(draw_mean_field(self.mu, self.rho, noise.stream), self.moments, noise)
+        return FusedSample(draw_mean_field(self.mu, self.rho, noise.stream), self.decoded, noise)
 
     def spec(self) -> dict[str, Any]:
         """Its shape."""

@@ -1,0 +1,121 @@
+"""Variational continual learning (Nguyen et al., 2018): the posterior of one task is the prior of the next."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from kernelseed.continual.approaches import Approach, FineTune
+from kernelseed.continual.examples import Batch, Rows
+from kernelseed.continual.heads import MultiHead
+from kernelseed.core import (
+    INITS,
+    BayesianModule,
+    KernelSeed,
+    MeanField,
+    Prior,
+    WeightDistribution,
+    convert,
+    inverse_softplus,
+    priors,
+)
+from kernelseed.core.ranks import seed_rank
+from kernelseed.methods import setting
+
+WEIGHTS = ("mean-field", "kernel-seed")
+Priors = Mapping[str, Prior]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VCL(Approach[Priors]):
+    """Every parameter is Bayesian, biases too; the loss is the evidence lower bound with the exact KL, weight 1.
+
+    The means start at maximum likelihood on the first task. Every task starts with small standard deviations, which the
+    KL widens again: a draw with wide ones is too noisy to learn from.
+    """
+
+    weights: str = setting("mean-field", "a mean and a rho for each weight, or a kernel seed", choices=WEIGHTS)
+    delta: float = setting(0.5, "the share of channels that a kernel seed keeps", above=0, most=1)
+    min_rank: int = setting(16, "a floor under a kernel seed's channels", least=1)
+    prior_std: float = setting(1.0, "the standard deviation of the first prior", above=0, most=1_000_000)
+    start_epochs: int = setting(1, "passes over the first task by maximum likelihood, for the means' start", least=0)
+    start_std: float = setting(1e-3, "the standard deviations at the start of a task, at most", least=1e-6, most=10)
+    rho_lr: float = setting(2e-2, "the learning rate of what decides the standard deviations", above=0, most=100)
+    draws: int = setting(1, "draws in a step, each for a part of the batch", least=1, most=1000)
+    random: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        """VCL, and of which weights."""
+        return "VCL, mean-field" if self.weights == "mean-field" else f"VCL, kernel seeds δ={self.delta:g}"
+
+    @property
+    def start_rho(self) -> float:
+        """The rho of `start_std`."""
+        return float(inverse_softplus(torch.tensor(self.start_std, dtype=torch.float64)))
+
+    def start(self) -> FineTune | None:
+        """Maximum likelihood."""
+        if not self.start_epochs:
+            return None
+        return FineTune(epochs=self.start_epochs, batch_size=self.batch_size, lr=self.lr)
+
+    def build(self, model: MultiHead) -> BayesianModule:
+        """Means at the model's parameters. If seeds are asked for, parameters of one axis are mean-field."""
+        return convert(model, self._distribution, lambda name, parameter: True, least_axes=1)
+
+    def _distribution(self, weight: Tensor) -> WeightDistribution:
+        if self.weights == "mean-field" or weight.dim() < 2:
+            return MeanField(weight, self.start_rho)
+        rank = seed_rank(weight.shape, self.delta, self.min_rank)
+        return KernelSeed(*INITS["model"](weight, rank), self.start_rho, weight.shape)
+
+    def groups(self, net: nn.Module) -> list[dict[str, Any]]:
+        """Standard deviations have a learning rate of their own."""
+        named = list(net.named_parameters())
+        rho = [parameter for name, parameter in named if _decides_std(name)]
+        rest = [parameter for name, parameter in named if not _decides_std(name)]
+        return [{"params": rest, "lr": self.lr}, {"params": rho, "lr": self.rho_lr}]
+
+    def before(self, net: nn.Module, model: MultiHead, task: int, memory: Priors | None) -> Priors:
+        """The posterior as the prior; the first prior for what no task has trained yet.
+
+        Heads of other tasks have themselves as the prior, so that their KL is 0 and they stay as they are.
+        """
+        assert isinstance(net, BayesianModule)
+        first = dict.fromkeys(model.new_in(task, net.weights), priors.Gaussian(self.prior_std))
+        prior = ChainMap(first, net.as_prior())  # type: ignore[arg-type]  # which is read only
+        for name in model.trained_in(task, net.weights):
+            narrow(net.weights[name], self.start_rho)
+        return prior
+
+    def loss(self, net: nn.Module, batch: Batch, memory: Priors, num_data: int) -> Tensor:
+        """The negative evidence lower bound per example."""
+        assert isinstance(net, BayesianModule)
+        draws = [net.draw() for _ in range(min(self.draws, len(batch.x)))]
+        output = torch.cat([draw(x) for draw, x in zip(draws, batch.x.tensor_split(len(draws)), strict=True)])
+        return batch.nll(output) + draws[0].kl(memory) / num_data
+
+    def after(self, net: nn.Module, learned: Rows, memory: Priors, generator: torch.Generator) -> Priors:
+        """The posterior, for a coreset to start from."""
+        assert isinstance(net, BayesianModule)
+        return net.as_prior()
+
+
+def _decides_std(name: str) -> bool:
+    return name.rpartition(".")[2] in ("rho", "rho_germinator", "rho_offset")
+
+
+@torch.no_grad()
+def narrow(weight: WeightDistribution, rho: float) -> None:
+    """Make its standard deviations small: each at most that of rho, or all of a seed's equal to it."""
+    if isinstance(weight, KernelSeed):
+        weight.rho_germinator.zero_()
+        weight.rho_offset.fill_(rho)
+    elif isinstance(weight, MeanField):
+        weight.rho.clamp_(max=rho)
