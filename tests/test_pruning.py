@@ -130,6 +130,21 @@ class TestPrune:
         assert fixed.kl(PRIOR) == 0
         assert fixed.num_weights == 0
 
+    def test_a_posterior_from_before_or_one_pruned_alike_is_a_prior(self):
+        whole, pruned = ks.MeanField(torch.randn(4, 6)), torch.arange(24).reshape(4, 6) % 3 != 1
+        other = ks.MeanField(torch.randn(4, 6), rho_offset=-2.0)
+        sample = Pruned(whole, pruned).sample(noise_of(0))
+        q, p = whole.moments(), other.moments()
+        each = torch.distributions.kl_divergence(
+            torch.distributions.Normal(q.mean, q.std), torch.distributions.Normal(p.mean, p.std)
+        )
+        for prior in (other.decoded(), Pruned(other, pruned).decoded()):
+            torch.testing.assert_close(sample.kl(prior), each[pruned].sum())
+        less = Pruned(other, pruned & (torch.arange(24).reshape(4, 6) != 0)).decoded()
+        for refused in (sample, whole.sample(noise_of(0))):
+            with pytest.raises(ArgumentError, match="the prior is pruned where the weight is not"):
+                less.kl(refused)
+
     def test_it_trains_on_and_keeps_its_zeros(self):
         torch.manual_seed(0)
         net = ks.prune(ks.bayesianize(nn.Linear(6, 4)), 0.5)

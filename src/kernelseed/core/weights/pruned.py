@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample
+from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample, log_std_of
 from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
 from kernelseed.core.weights.gaussian_factors import GaussianFactors
@@ -107,6 +108,15 @@ class DecodedPruned:
         """The mean, as a sample."""
         return PrunedSample(self.whole.at_mean(), self.kept, self.num_kept)
 
+    def kl(self, sample: Sample) -> Tensor:
+        """That of what the sample has kept; a weight that is zero here must be zero there, too."""
+        if not isinstance(sample, PrunedSample) or (sample.kept & ~self.kept).any():
+            raise ArgumentError(
+                "the prior is pruned where the weight is not, so that the KL is infinite; prune both alike, or take "
+                "the network from before as the prior."
+            )
+        return sample.kl(self.whole)
+
 
 class PrunedSample(Sample):
     """A sample of the whole weight, with its zeros."""
@@ -139,8 +149,20 @@ class PrunedSample(Sample):
 
     def kl(self, prior: Prior) -> Tensor:
         """That of what is left."""
+        if isinstance(prior, DecodedPruned):
+            return prior.kl(self)
+        if isinstance(prior, Gaussian | RhoGaussian):  # one for each weight, of which some are left
+            whole = prior.moments()
+            log_std = log_std_of(whole)
+            assert whole.std is not None
+            places = self._places()
+            mean, std, log_std = (tensor.flatten()[places] for tensor in (whole.mean, whole.std, log_std))
+            prior = Gaussian(mean, std, log_std)
         return self._left().kl(prior)
 
     def _left(self) -> Sample:
-        """The kept weights; their number is given, so that torch.compile knows all shapes."""
-        return self.whole.at(torch.nonzero_static(self.kept.flatten(), size=self.num_kept)[:, 0])
+        return self.whole.at(self._places())
+
+    def _places(self) -> Tensor:
+        """Of the kept weights; their number is given, so that torch.compile knows all shapes."""
+        return torch.nonzero_static(self.kept.flatten(), size=self.num_kept)[:, 0]
