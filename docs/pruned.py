@@ -118,7 +118,8 @@ def draw(path: Path) -> None:
             axes[0, column].plot(
                 [s for s, _ in anchor], [100 * e for _, e in anchor], "k*", ms=7, zorder=0, label="Bayes by Backprop"
             )
-    axes[0, 0].legend(frameon=False, fontsize=8, loc="upper left")
+    handles = axes[0, 0].get_legend_handles_labels()
+    axes[0, -1].legend(*handles, frameon=False, fontsize=8, loc="center right")
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)
 

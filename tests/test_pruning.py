@@ -130,6 +130,21 @@ class TestPrune:
         assert fixed.kl(PRIOR) == 0
         assert fixed.num_weights == 0
 
+    def test_a_posterior_from_before_or_one_pruned_alike_is_a_prior(self):
+        whole, pruned = ks.MeanField(torch.randn(4, 6)), torch.arange(24).reshape(4, 6) % 3 != 1
+        other = ks.MeanField(torch.randn(4, 6), rho_offset=-2.0)
+        sample = Pruned(whole, pruned).sample(noise_of(0))
+        q, p = whole.moments(), other.moments()
+        each = torch.distributions.kl_divergence(
+            torch.distributions.Normal(q.mean, q.std), torch.distributions.Normal(p.mean, p.std)
+        )
+        for prior in (other.decoded(), Pruned(other, pruned).decoded()):
+            torch.testing.assert_close(sample.kl(prior), each[pruned].sum())
+        less = Pruned(other, pruned & (torch.arange(24).reshape(4, 6) != 0)).decoded()
+        for refused in (sample, whole.sample(noise_of(0))):
+            with pytest.raises(ArgumentError, match="the prior is pruned where the weight is not"):
+                less.kl(refused)
+
     def test_it_trains_on_and_keeps_its_zeros(self):
         torch.manual_seed(0)
         net = ks.prune(ks.bayesianize(nn.Linear(6, 4)), 0.5)
@@ -397,21 +412,3 @@ class TestShrink:
         nn.init.constant_(broken.weights["0.weight"].seed, math.nan)
         with pytest.raises(ArgumentError, match=r"0.weight has weights that are not numbers"):
             ks.shrink(broken, 0.9)
-
-
-def test_a_pruned_posterior_is_a_prior_of_networks_that_are_pruned_alike():
-    """The KL of the kept weights, here by the closed form; a network that is not pruned has none."""
-    torch.manual_seed(0)
-    net = ks.bayesianize(nn.Linear(6, 5))
-    pruned = ks.prune(net, sparsity=0.5)
-    prior = pruned.as_prior()
-    assert pruned.draw().kl(prior).item() == pytest.approx(0, abs=1e-5)
-    moved = copy.deepcopy(pruned)
-    with torch.no_grad():
-        moved.weights["weight"].of.mu += 0.01
-    kept, std = pruned.weights["weight"].kept, pruned.weights["weight"].of.moments().std
-    expected = (0.01**2 / (2 * std.square()))[kept].sum().item()
-    for each in (prior, net.as_prior()):  # the whole one has the same kept weights
-        assert moved.draw().kl(each).item() == pytest.approx(expected, rel=1e-3)
-    with pytest.raises(ks.KernelseedError, match="the prior is pruned and the weight is not"):
-        net.draw().kl(prior)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample
+from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample, log_std_of
 from kernelseed.core.noise import Noise
 from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
-from kernelseed.core.weights.gaussian_factors import FactorGaussians, GaussianFactors
+from kernelseed.core.weights.gaussian_factors import GaussianFactors
 from kernelseed.core.weights.kernel_seed import KernelSeed
 from kernelseed.core.weights.mean_field import MeanField
 from kernelseed.errors import ArgumentError, ArgumentTypeError
@@ -109,14 +109,13 @@ class DecodedPruned:
         return PrunedSample(self.whole.at_mean(), self.kept, self.num_kept)
 
     def kl(self, sample: Sample) -> Tensor:
-        """As a prior: the KL of the kept weights. Where a weight is zero for certain, another would have none."""
-        if not (isinstance(sample, PrunedSample) and torch.equal(sample.kept, self.kept)):
+        """That of what the sample has kept; a weight that is zero here must be zero there, too."""
+        if not isinstance(sample, PrunedSample) or (sample.kept & ~self.kept).any():
             raise ArgumentError(
-                "the prior is pruned and the weight is not, or elsewhere; prune the network in the same way first, or "
-                "take the prior before it is pruned."
+                "the prior is pruned where the weight is not, so that the KL is infinite; prune both alike, or take "
+                "the network from before as the prior."
             )
-        prior = PrunedSample(self.whole.at_mean(), self.kept, self.num_kept)
-        return prior.left().source.kl(sample.left())
+        return sample.kl(self.whole)
 
 
 class PrunedSample(Sample):
@@ -146,16 +145,24 @@ class PrunedSample(Sample):
     @property
     def num_weights(self) -> int:
         """The random variables that are left."""
-        return 0 if self.fixed else self.left().num_weights
+        return 0 if self.fixed else self._left().num_weights
 
     def kl(self, prior: Prior) -> Tensor:
-        """That of what is left; of a prior that says each weight's own, what is left too."""
+        """That of what is left."""
         if isinstance(prior, DecodedPruned):
             return prior.kl(self)
-        if isinstance(prior, (Gaussian, RhoGaussian, FactorGaussians)):
-            prior = PrunedSample(prior.at_mean(), self.kept, self.num_kept).left().source
-        return self.left().kl(prior)
+        if isinstance(prior, Gaussian | RhoGaussian):  # one for each weight, of which some are left
+            whole = prior.moments()
+            log_std = log_std_of(whole)
+            assert whole.std is not None
+            places = self._places()
+            mean, std, log_std = (tensor.flatten()[places] for tensor in (whole.mean, whole.std, log_std))
+            prior = Gaussian(mean, std, log_std)
+        return self._left().kl(prior)
 
-    def left(self) -> Sample:
-        """The kept weights; their number is given, so that torch.compile knows all shapes."""
-        return self.whole.at(torch.nonzero_static(self.kept.flatten(), size=self.num_kept)[:, 0])
+    def _left(self) -> Sample:
+        return self.whole.at(self._places())
+
+    def _places(self) -> Tensor:
+        """Of the kept weights; their number is given, so that torch.compile knows all shapes."""
+        return torch.nonzero_static(self.kept.flatten(), size=self.num_kept)[:, 0]
