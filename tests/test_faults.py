@@ -259,7 +259,7 @@ def test_a_finished_training_is_stored_before_it_is_tested(tmp_path, monkeypatch
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_evaluate", failing)
+        patch.setattr(trainer, "test_and_keep", failing)
         with pytest.raises(MemoryError):
             train(TINY, tmp_path / "a", progress=False)
     assert RunFolder(tmp_path / "a").weights.read_bytes() == finished.weights.read_bytes()

@@ -423,7 +423,7 @@ def test_killed_while_it_was_evaluated_it_only_evaluates(whole, tmp_path, monkey
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_evaluate", dying)
+        patch.setattr(trainer, "test_and_keep", dying)
         with pytest.raises(Killed):
             train(config, run.path, progress=False)
     die_at(monkeypatch, 0)

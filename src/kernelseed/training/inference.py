@@ -33,17 +33,14 @@ def ways(config: Config) -> list[str]:
 
 def predict_split(net: nn.Module, split: Split, data: Dataset, config: Config, way: str) -> Any:
     """Predictions for a split of `data`, with the samples, BatchNorm statistics and seed of a run."""
-    return predict(net, Batches(split, data.mean, data.std, BATCH), **prediction_settings(data, config, way))
+    batches = Batches(split, data.mean, data.std, BATCH)
+    return predict(net, batches, likelihood=task_of(data).likelihood, **prediction_settings(data, config, way))
 
 
 def prediction_settings(data: Dataset, config: Config, way: str) -> dict[str, Any]:
-    """What `predict` is told: the samples, BatchNorm statistics, seed and likelihood of a run."""
-    return {
-        "samples": config.samples if way == "ensemble" else 0,
-        "update_bn": statistics_batches(data, config),
-        "seed": config.seed,
-        "likelihood": task_of(data).likelihood,
-    }
+    """What `predict` is told: the samples, BatchNorm statistics and seed of a run."""
+    samples = config.samples if way == "ensemble" else 0
+    return {"samples": samples, "update_bn": statistics_batches(data, config), "seed": config.seed}
 
 
 def test_and_keep(net: nn.Module, config: Config, data: Dataset, run: RunFolder) -> dict[str, dict[str, float]]:
