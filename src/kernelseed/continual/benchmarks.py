@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from kernelseed import data, training
@@ -17,7 +18,7 @@ from kernelseed.continual.ewc import EWC
 from kernelseed.continual.learning import learn
 from kernelseed.continual.task import Task, permute_pixels, split_classes
 from kernelseed.continual.vcl import VCL
-from kernelseed.core import make_folder, read_json, write_json
+from kernelseed.core import derive_seed, make_folder, read_json, write_json
 from kernelseed.errors import ArgumentError, DataError
 
 Result = dict[str, Any]
@@ -56,16 +57,18 @@ class Benchmark:
         tasks = self.make_tasks(data_set, seed)
         begun = time.perf_counter()
         found = learn(
-            tasks, self.trunk(tasks[0]), approach, heads=self.heads, coreset=coreset, seed=seed, progress=progress
+            tasks, self.trunk(tasks[0], seed), approach, heads=self.heads, coreset=coreset, seed=seed, progress=progress
         )
         seconds = round(time.perf_counter() - begun, 1)
         made = {"config": self.config(name), "seconds": seconds, **training.provenance()}
         return {"name": name, "seed": seed, **found.as_json(), **made}
 
-    def trunk(self, task: Task) -> nn.Module:
-        """Two hidden layers."""
+    def trunk(self, task: Task, seed: int) -> nn.Module:
+        """Two hidden layers, whose start follows from the seed."""
         inputs = task.x[0].numel()
-        return nn.Sequential(nn.Linear(inputs, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU())
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed("continual trunk", seed))
+            return nn.Sequential(nn.Linear(inputs, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU())
 
 
 def _approaches(mean_field: VCL, seeds: VCL, epochs: int, strength: float) -> dict[str, Approach[Any]]:

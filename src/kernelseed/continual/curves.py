@@ -95,7 +95,7 @@ def draw_curves(results: Path) -> Figure:
     if not found:
         raise DataError(f"{results} has no results of a benchmark; run one first: kernelseed continual split-mnist.")
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.8 * len(found), 3.9), layout="constrained")
+        figure = Figure(figsize=(5.2 * len(found), 4), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(1, len(found), squeeze=False)[0]
         for axis, (name, lines) in zip(axes, found.items(), strict=True):
@@ -103,7 +103,7 @@ def draw_curves(results: Path) -> Figure:
         known = {line.name: line.label for lines in found.values() for line in lines}
         for name, label in known.items():
             axes[0].plot([], [], color=COLOURS[name], label=label.partition(" δ")[0] if "δ" in label else label)
-        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        figure.legend(loc="outside lower center", ncols=2 * len(found) + 1, frameon=False, fontsize=8)
         return figure
 
 
