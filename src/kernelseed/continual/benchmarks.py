@@ -94,7 +94,7 @@ BENCHMARKS = {
         256,
         "each",
         _approaches(
-            VCL(epochs=10, start_std=0.03, rho_lr=5e-4, draws=4),
+            VCL(epochs=10, start_std=0.03, rho_lr=5e-4),
             VCL(epochs=5, **_SEEDS),
             epochs=5,
             strength=1000.0,

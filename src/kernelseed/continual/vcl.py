@@ -46,7 +46,7 @@ class VCL(Approach[Priors]):
     start_epochs: int = setting(1, "passes over the first task by maximum likelihood, for the means' start", least=0)
     start_std: float = setting(1e-3, "the standard deviations at the start of a task, at most", least=1e-6, most=10)
     rho_lr: float = setting(2e-2, "the learning rate of what decides the standard deviations", above=0, most=100)
-    draws: int = setting(1, "draws in a step, each for a part of the batch", least=1, most=1000)
+    narrow: bool = setting(False, "TEMP")
     random: ClassVar[bool] = True
 
     @property
@@ -89,22 +89,21 @@ class VCL(Approach[Priors]):
         """
         assert isinstance(net, BayesianModule)
         first = dict.fromkeys(model.new_in(task, net.weights), priors.Gaussian(self.prior_std))
-        prior = ChainMap(first, net.as_prior())  # type: ignore[arg-type]  # which is read only
-        for name in model.trained_in(task, net.weights):
+        prior = net.as_prior().decoded() | first
+        for name in model.trained_in(task, net.weights) if self.narrow else ():
             narrow(net.weights[name], self.start_rho)
         return prior
 
     def loss(self, net: nn.Module, batch: Batch, memory: Priors, num_data: int) -> Tensor:
         """The negative evidence lower bound per example."""
         assert isinstance(net, BayesianModule)
-        draws = [net.draw() for _ in range(min(self.draws, len(batch.x)))]
-        output = torch.cat([draw(x) for draw, x in zip(draws, batch.x.tensor_split(len(draws)), strict=True)])
-        return batch.nll(output) + draws[0].kl(memory) / num_data
+        draw = net.draw(local=True)
+        return batch.nll(draw(batch.x)) + draw.kl(memory) / num_data
 
     def after(self, net: nn.Module, learned: Rows, memory: Priors, generator: torch.Generator) -> Priors:
         """The posterior, for a coreset to start from."""
         assert isinstance(net, BayesianModule)
-        return net.as_prior()
+        return net.as_prior().decoded()
 
 
 def _decides_std(name: str) -> bool:

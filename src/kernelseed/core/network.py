@@ -16,7 +16,7 @@ from kernelseed.core.noise import Noise
 from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.twin import call_with
 from kernelseed.core.weight_tree import WeightTree
-from kernelseed.core.weights import WeightDistribution, decode_together, sample_together
+from kernelseed.core.weights import WeightDistribution, decode_together, sample_locally, sample_together
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +94,15 @@ class BayesianModule(nn.Module):
         self.weights = WeightTree(weights, aliases or {})
         self.training = skeleton.training  # not train(), so that a frozen BatchNorm stays frozen
 
-    def draw(self, generator: torch.Generator | None = None) -> Draw:
-        """Draw every weight once. The draw is differentiable and independent of every other draw."""
-        samples = sample_together(self.weights.values(), Noise.new(generator))
+    def draw(self, generator: torch.Generator | None = None, *, local: bool = False) -> Draw:
+        """Draw every weight once. The draw is differentiable and independent of every other draw.
+
+        local   linear layers and convolutions of Gaussian weights sample their outputs, with noise for each example,
+                and not one weight for all (local reparameterisation). A minibatch's gradient varies less, for twice the
+                products. It is for training; what it does to convolutions and other layers: `fast.LocalWeight`
+        """
+        sample = sample_locally if local else sample_together
+        samples = sample(self.weights.values(), Noise.new(generator))
         return self.as_draw(dict(zip(self.weights, samples, strict=True)))
 
     def mean(self) -> Draw:

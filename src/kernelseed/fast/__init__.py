@@ -12,6 +12,7 @@ from kernelseed.fast.fused import (
 )
 from kernelseed.fast.germination import fold, germinate_both, germinate_matrix, in_bfloat16, is_transposed, unfold
 from kernelseed.fast.graph import one_pass
+from kernelseed.fast.local import LocalWeight
 from kernelseed.fast.operators import LOG_SQRT_2PI
 from kernelseed.fast.processor import processor_features, processor_kind
 from kernelseed.fast.taps import TrimmedConv2d, trim
@@ -21,6 +22,7 @@ __all__ = [
     "LOG_SQRT_2PI",
     "Costs",
     "Drawn",
+    "LocalWeight",
     "ProductWeight",
     "TrimmedConv2d",
     "assuming",

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from kernelseed.fast.costs import Costs, current_costs
 from kernelseed.fast.germination import is_transposed
+from kernelseed.fast.stand_in import StandIn, empty_of_shape
 from kernelseed.fast.taps import conv2d as trimmed
 from kernelseed.fast.taps import live_convolution
 
@@ -63,39 +63,26 @@ def thin_weights(germinator: Tensor, seed: Tensor, shape: torch.Size) -> tuple[T
     return seed, germinator.reshape(*germinator.shape, *points)
 
 
-class ProductWeight(Tensor):
+class ProductWeight(StandIn):
     """A weight that convolutions and linear layers run as two layers; all other functions get the product."""
 
     germinator: Tensor
     seed: Tensor
-    dense: Callable[[], Tensor]
 
     @classmethod
     def of(cls, germinator: Tensor, seed: Tensor, shape: torch.Size, dense: Callable[[], Tensor]) -> ProductWeight:
         """The factors as a tensor subclass with the shape of the weight; `dense()` returns their product."""
-        self = seed.new_empty(1).expand(shape).as_subclass(cls)
+        self = empty_of_shape(seed, shape).as_subclass(cls)
         self.germinator, self.seed, self.dense = germinator, seed, dense
         return self
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a convolution or a linear layer as two layers, and any other function on the product."""
-        kwargs = kwargs or {}
-        weight_given_second = len(args) > 1 and isinstance(args[1], cls) and not isinstance(args[0], cls)
-        if func in LAYERS and weight_given_second:
-            return LAYERS[func](*args, **kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
-            args, kwargs = tree_map_only(cls, lambda weight: weight.dense(), (args, kwargs))
-        return func(*args, **kwargs)
-
 
 def _linear(x: Tensor, weight: ProductWeight, bias: Tensor | None = None) -> Tensor:
-    with torch._C.DisableTorchFunctionSubclass():
-        rows = x.numel() / max(1, x.shape[-1])
-        if not _runs_thin(weight, rows, rows):
-            return F.linear(x, weight.dense(), bias)
-        first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
-        return F.linear(F.linear(x, first), second, bias)
+    rows = x.numel() / max(1, x.shape[-1])
+    if not _runs_thin(weight, rows, rows):
+        return F.linear(x, weight.dense(), bias)
+    first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
+    return F.linear(F.linear(x, first), second, bias)
 
 
 def _runs_thin(weight: ProductWeight, pixels: float, positions: float, taps: int | None = None) -> bool:
@@ -122,25 +109,24 @@ def _convolution(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        with torch._C.DisableTorchFunctionSubclass():
-            pixels = x.numel() / max(1, x.shape[1 - weight.dim()])
-            axes = weight.dim() - 2
-            strides = stride if isinstance(stride, Sequence) else (stride,) * axes
-            positions, taps = pixels / math.prod(strides), None
-            if function is torch.conv2d and not isinstance(padding, str):
-                live = live_convolution(x.shape[-2:], weight.shape[-2:], stride, padding, dilation)
-                positions, taps = pixels / math.prod(x.shape[-2:]) * live.positions, live.taps
-            if groups != 1 or not _runs_thin(weight, pixels, positions, taps):
-                return library_or_trimmed(x, weight.dense(), bias, stride, padding, dilation, groups)
-            first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
-            if is_transposed(weight.shape):
-                return library_or_trimmed(function(x, first), second, bias, stride, padding, dilation)
-            return function(library_or_trimmed(x, first, None, stride, padding, dilation), second, bias)
+        pixels = x.numel() / max(1, x.shape[1 - weight.dim()])
+        axes = weight.dim() - 2
+        strides = stride if isinstance(stride, Sequence) else (stride,) * axes
+        positions, taps = pixels / math.prod(strides), None
+        if function is torch.conv2d and not isinstance(padding, str):
+            live = live_convolution(x.shape[-2:], weight.shape[-2:], stride, padding, dilation)
+            positions, taps = pixels / math.prod(x.shape[-2:]) * live.positions, live.taps
+        if groups != 1 or not _runs_thin(weight, pixels, positions, taps):
+            return library_or_trimmed(x, weight.dense(), bias, stride, padding, dilation, groups)
+        first, second = thin_weights(weight.germinator, weight.seed, weight.shape)
+        if is_transposed(weight.shape):
+            return library_or_trimmed(function(x, first), second, bias, stride, padding, dilation)
+        return function(library_or_trimmed(x, first, None, stride, padding, dilation), second, bias)
 
     return run
 
 
-LAYERS: dict[Any, Callable[..., Tensor]] = {
+ProductWeight.layers = {
     F.linear: _linear,
     **{function: _convolution(function) for function in (torch.conv1d, torch.conv2d, torch.conv3d)},
 }

@@ -52,8 +52,14 @@ class FusedSample(Sample):
             kl = scale_mixture_kl(self._drawn, prior.pi, prior.sigma1, prior.sigma2)
             self._has_token = not kl.requires_grad  # the gradient of the token is that of one KL
             return kl
-        constants = _gaussian_constants(prior)
-        return prior.kl(self) if constants is None else gaussian_kl_of_rho(*self._decode().in_shape(), *constants)
+        exact = exact_kl(self._decode, prior)
+        return prior.kl(self) if exact is None else exact
+
+
+def exact_kl(decode: Callable[[], RhoGaussian], prior: Prior) -> Tensor | None:
+    """The KL of weights in float32 from a prior that is a Gaussian, in few passes over memory; None for any other."""
+    constants = _gaussian_constants(prior)
+    return None if constants is None else gaussian_kl_of_rho(*decode().in_shape(), *constants)
 
 
 def _gaussian_constants(prior: Prior) -> Sequence[Tensor] | None:

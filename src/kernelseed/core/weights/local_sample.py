@@ -1,0 +1,103 @@
+"""A sample whose layers sample their outputs: local reparameterisation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample, as_when_drawn, softplus
+from kernelseed.core.noise import Noise
+from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.weights.base import WeightDistribution
+from kernelseed.core.weights.fused_sample import exact_kl
+from kernelseed.core.weights.together import decode_together, sample_together
+from kernelseed.fast import LocalWeight
+
+OUTPUTS = 1
+"""The part of a weight's noise that is for outputs of its layer; an ordinary sample has part 0."""
+
+
+def sample_locally(weights: Iterable[WeightDistribution], noise: Noise) -> list[Sample]:
+    """One sample of each weight; those of independent Gaussians sample the outputs of their layers.
+
+    Others are drawn as ever: products of Gaussian factors, and pruned weights. So are all of them in compiled code and
+    under torch.func, which take plain tensors only.
+    """
+    weights = list(weights)
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return sample_together(weights, noise)
+    owned = [noise.for_weight(index) for index in range(len(weights))]
+    return [_local(each, own) for each, own in zip(decode_together(weights), owned, strict=True)]
+
+
+def _local(decoded: Decoded, noise: Noise) -> Sample:
+    if isinstance(decoded, Gaussian | RhoGaussian) and not decoded.fixed:
+        return LocalSample(decoded, noise)
+    return decoded.sample(noise)
+
+
+class LocalSample(Sample):
+    """Gaussian weights that are not drawn. Layers draw their outputs; whoever reads `value` gets one ordinary sample.
+
+    The KL from Gaussian priors is exact and needs no sample. Other priors estimate it from the ordinary one.
+    """
+
+    fixed = False
+
+    def __init__(self, decoded: Gaussian | RhoGaussian, noise: Noise) -> None:
+        self._decoded, self._noise = decoded, noise
+        self._moments, self._draw = as_when_drawn(decoded.moments), as_when_drawn(lambda: decoded.sample(noise))
+
+    @functools.cached_property
+    def source(self) -> Gaussian:
+        """Their Gaussian."""
+        return self._moments()
+
+    @functools.cached_property
+    def _drawn(self) -> Sample:
+        return self._draw()
+
+    @property
+    def value(self) -> Tensor:
+        """The ordinary sample."""
+        return self._drawn.value
+
+    @property
+    def noise(self) -> Tensor | None:
+        """Of the ordinary sample."""
+        return self._drawn.noise
+
+    @property
+    def operand(self) -> Tensor:
+        """A tensor subclass whose layers sample their outputs. The same draw gives the same input the same output."""
+        mean, std = _mean_and_std(self._decoded)
+
+        def normal(shape: torch.Size) -> Tensor:
+            return self._noise.for_part(OUTPUTS).normal(shape, std.dtype, std.device)
+
+        return LocalWeight.of(mean, std, normal, lambda: self.value)
+
+    @property
+    def num_weights(self) -> int:
+        """All of its weights."""
+        return self._decoded.shape.numel()
+
+    def kl(self, prior: Prior) -> Tensor:
+        """Exact from Gaussians; from one sample else."""
+        decoded = self._decoded
+        if isinstance(decoded, RhoGaussian) and decoded.rho.dtype == decoded.mean.dtype == torch.float32:
+            exact = exact_kl(lambda: decoded, prior)
+            return prior.kl(self) if exact is None else exact
+        return prior.kl(self)
+
+
+def _mean_and_std(decoded: Gaussian | RhoGaussian) -> tuple[Tensor, Tensor]:
+    """Without the logarithm, which an output does not need."""
+    if isinstance(decoded, RhoGaussian):
+        mean, rho = decoded.in_shape()
+        return mean, softplus(rho)
+    assert decoded.std is not None
+    return decoded.mean, decoded.std
