@@ -180,3 +180,26 @@ def test_compiled_code_draws_ordinary_weights():
     torch.testing.assert_close(*found)
     ran = torch.func.vmap(lambda row: net.draw(generator(), local=True)(row), randomness="same")(x)
     torch.testing.assert_close(ran, net.draw(generator())(x))
+
+
+@pytest.mark.parametrize("name", ["bnn", "ksn"])
+def test_a_method_trains_with_it_by_an_option(name):
+    torch.manual_seed(0)
+    x = torch.randn(200, 6)
+    y = (x[:, 0] > 0).long()
+    method = ks.methods.make(name, local=True, lr=1e-2)
+    net = method.build(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)))
+    optimizer = method.build_optimizer(net, 200)
+    for step in range(80):
+        method.step(net, optimizer, x, y, ks.schedules.Moment(step, 200))
+    assert (ks.predict(net, x, samples=5).label == y).float().mean() > 0.9
+    moment = ks.schedules.Moment(0, 200)
+    torch.manual_seed(1)
+    terms = method.terms(net, x, y, moment)
+    torch.manual_seed(1)
+    assert terms.nll == F.cross_entropy(net.draw(local=True)(x), y)
+
+
+def test_factors_have_no_gaussian_outputs():
+    with pytest.raises(ks.KernelseedError, match="local is True with over 'factors'; outputs are Gaussian where"):
+        ks.methods.make("ksn", local=True, over="factors")

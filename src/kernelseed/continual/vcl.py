@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,8 +34,8 @@ Priors = Mapping[str, Prior]
 class VCL(Approach[Priors]):
     """Every parameter is Bayesian, biases too; the loss is the evidence lower bound with the exact KL, weight 1.
 
-    The means start at maximum likelihood on the first task. Every task starts with small standard deviations, which the
-    KL widens again: a draw with wide ones is too noisy to learn from.
+    The first task starts from means at maximum likelihood and small standard deviations, every other from the posterior
+    of the one before. Layers sample their outputs (local reparameterisation), so every example has its own noise.
     """
 
     weights: str = setting("mean-field", "a mean and a rho for each weight, or a kernel seed", choices=WEIGHTS)
@@ -44,9 +43,8 @@ class VCL(Approach[Priors]):
     min_rank: int = setting(16, "a floor under a kernel seed's channels", least=1)
     prior_std: float = setting(1.0, "the standard deviation of the first prior", above=0, most=1_000_000)
     start_epochs: int = setting(1, "passes over the first task by maximum likelihood, for the means' start", least=0)
-    start_std: float = setting(1e-3, "the standard deviations at the start of a task, at most", least=1e-6, most=10)
-    rho_lr: float = setting(2e-2, "the learning rate of what decides the standard deviations", above=0, most=100)
-    narrow: bool = setting(False, "TEMP")
+    start_std: float = setting(0.02, "the standard deviations at the start of the first task", least=1e-6, most=10)
+    rho_lr: float = setting(1e-2, "the learning rate of what decides the standard deviations", above=0, most=100)
     random: ClassVar[bool] = True
 
     @property
@@ -77,10 +75,17 @@ class VCL(Approach[Priors]):
 
     def groups(self, net: nn.Module) -> list[dict[str, Any]]:
         """Standard deviations have a learning rate of their own."""
-        named = list(net.named_parameters())
-        rho = [parameter for name, parameter in named if _decides_std(name)]
-        rest = [parameter for name, parameter in named if not _decides_std(name)]
-        return [{"params": rest, "lr": self.lr}, {"params": rho, "lr": self.rho_lr}]
+        assert isinstance(net, BayesianModule)
+        rates: dict[float, list[nn.Parameter]] = {}
+        for weight in net.weights.values():
+            for name, parameter in weight.named_parameters():
+                rates.setdefault(self._rate(name, weight.rank or 1), []).append(parameter)
+        return [{"params": parameters, "lr": rate} for rate, parameters in rates.items()]
+
+    def _rate(self, parameter: str, rank: int) -> float:
+        if parameter == "rho_germinator":  # so many of its numbers decide one rho together
+            return self.rho_lr / rank
+        return self.rho_lr if parameter in ("rho", "rho_offset") else self.lr
 
     def before(self, net: nn.Module, model: MultiHead, task: int, memory: Priors | None) -> Priors:
         """The posterior as the prior; the first prior for what no task has trained yet.
@@ -88,11 +93,8 @@ class VCL(Approach[Priors]):
         Heads of other tasks have themselves as the prior, so that their KL is 0 and they stay as they are.
         """
         assert isinstance(net, BayesianModule)
-        first = dict.fromkeys(model.new_in(task, net.weights), priors.Gaussian(self.prior_std))
-        prior = net.as_prior().decoded() | first
-        for name in model.trained_in(task, net.weights) if self.narrow else ():
-            narrow(net.weights[name], self.start_rho)
-        return prior
+        first: dict[str, Prior] = dict.fromkeys(model.new_in(task, net.weights), priors.Gaussian(self.prior_std))
+        return net.as_prior().decoded() | first
 
     def loss(self, net: nn.Module, batch: Batch, memory: Priors, num_data: int) -> Tensor:
         """The negative evidence lower bound per example."""
@@ -104,17 +106,3 @@ class VCL(Approach[Priors]):
         """The posterior, for a coreset to start from."""
         assert isinstance(net, BayesianModule)
         return net.as_prior().decoded()
-
-
-def _decides_std(name: str) -> bool:
-    return name.rpartition(".")[2] in ("rho", "rho_germinator", "rho_offset")
-
-
-@torch.no_grad()
-def narrow(weight: WeightDistribution, rho: float) -> None:
-    """Make its standard deviations small: each at most that of rho, or all of a seed's equal to it."""
-    if isinstance(weight, KernelSeed):
-        weight.rho_germinator.zero_()
-        weight.rho_offset.fill_(rho)
-    elif isinstance(weight, MeanField):
-        weight.rho.clamp_(max=rho)

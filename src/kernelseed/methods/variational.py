@@ -70,6 +70,7 @@ class Variational(Converted):
     kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
     prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
+    local: bool = setting(False, "sample each layer's outputs, not one weight for all (local reparameterisation)")
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class Variational(Converted):
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The evidence lower bound of one draw."""
         assert isinstance(net, BayesianModule)
-        return elbo_of(self, moment.num_data, likelihood)(net.draw(), x, y, moment)
+        return elbo_of(self, moment.num_data, likelihood)(net.draw(local=self.local), x, y, moment)
 
 
 @lru_cache
@@ -199,6 +200,13 @@ class KSN(Seeds, Variational):
     over: str = setting(
         "weights", "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.local and self.over != "weights":
+            raise ArgumentError(
+                f"local is True with over {self.over!r}; outputs are Gaussian where weights are: leave one of them out."
+            )
 
     def build(self, model: nn.Module) -> nn.Module:
         """Seeds for every weight, or where `where` says."""
