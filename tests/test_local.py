@@ -127,8 +127,16 @@ def test_other_layers_and_other_distributions_get_an_ordinary_weight():
     layer = nn.Linear(20, 30)
     for over in (ks.germinate(layer, 0.2, min_rank=2, over="factors"), ks.prune(ks.bayesianize(layer), 0.5)):
         assert_runs_as_ever(over, torch.randn(5, 20))
+    assert_runs_as_ever(ks.convert(layer, Shifted), torch.randn(5, 20))
     fixed = ks.germinate(layer, 0.5, fixed=True)
     torch.testing.assert_close(fixed.draw(local=True)(torch.ones(1, 20)), fixed.mean()(torch.ones(1, 20)))
+
+
+class Shifted(ks.MeanField):
+    """A user's distribution with a sample of its own, whose Gaussian says less than it does."""
+
+    def sample(self, noise):
+        return ks.Gaussian(self.mu + 1, None).at_mean()
 
 
 def assert_runs_as_ever(net, x):

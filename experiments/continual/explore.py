@@ -45,9 +45,9 @@ def main(words: list[str] | None = None) -> None:
     make_tasks = chosen.make_tasks
     tried = replace(tried, make_tasks=lambda found, seed: make_tasks(found, seed)[: given.tasks])
     found = tried.run(given.approach, held_out(given.data_dir), 0, progress=False)
-    kept = {name: found[name] for name in ("averages", "average_accuracy", "forgetting", "seconds")}
+    kept = {name: found[name] for name in ("averages", "average_accuracy", "forgetting")}
     line = {"benchmark": given.benchmark, "name": given.approach, "config": found["config"], **kept}
-    print(json.dumps({**given.settings, **kept, "last": found["accuracy"][-1]}), flush=True)
+    print(json.dumps({**given.settings, **kept, "last": found["accuracy"][-1]}))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("a") as file:
         file.write(json.dumps(line) + "\n")

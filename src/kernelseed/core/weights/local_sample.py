@@ -23,14 +23,19 @@ OUTPUTS = 1
 def sample_locally(weights: Iterable[WeightDistribution], noise: Noise) -> list[Sample]:
     """One sample of each weight; those of independent Gaussians sample the outputs of their layers.
 
-    Others are drawn as ever: products of Gaussian factors, and pruned weights. So are all of them in compiled code and
-    under torch.func, which take plain tensors only.
+    Others are drawn as ever: products of Gaussian factors, pruned weights, and what has a `sample` of its own. So are
+    all of them in compiled code and under torch.func, which take plain tensors only.
     """
     weights = list(weights)
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return sample_together(weights, noise)
+    stated = {i: w for i, w in enumerate(weights) if type(w).sample is WeightDistribution.sample}
+    decoded = dict(zip(stated, decode_together(stated.values()), strict=True))
     owned = [noise.for_weight(index) for index in range(len(weights))]
-    return [_local(each, own) for each, own in zip(decode_together(weights), owned, strict=True)]
+    return [
+        _local(decoded[i], own) if i in decoded else weight.sample(own)
+        for i, (weight, own) in enumerate(zip(weights, owned, strict=True))
+    ]
 
 
 def _local(decoded: Decoded, noise: Noise) -> Sample:
