@@ -165,6 +165,16 @@ def test_asked_for_its_shape_or_its_mean_it_answers_as_a_weight():
     torch.testing.assert_close(F.linear(weight, torch.ones(2, 6)), F.linear(ordinary, torch.ones(2, 6)))
 
 
+def test_half_precision_and_autocast():
+    net, x = every_parameter(nn.Linear(6, 5), seeds=True), torch.randn(4, 6)
+    expected = net.draw(generator(), local=True)(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(net.draw(generator(), local=True)(x).float(), expected, rtol=0.03, atol=0.03)
+    found = net.bfloat16().draw(generator(), local=True)(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.1)
+
+
 def test_an_input_of_zeros_has_finite_gradients():
     net = every_parameter(nn.Linear(6, 5, bias=False), seeds=False)
     net.draw(local=True)(torch.zeros(2, 6)).sum().backward()

@@ -103,6 +103,6 @@ class VCL(Approach[Priors]):
         return batch.nll(draw(batch.x)) + draw.kl(memory) / num_data
 
     def after(self, net: nn.Module, learned: Rows, memory: Priors, generator: torch.Generator) -> Priors:
-        """The posterior, for a coreset to start from."""
+        """The posterior as it is stored, for a coreset to start from."""
         assert isinstance(net, BayesianModule)
-        return net.as_prior().decoded()
+        return net.as_prior()

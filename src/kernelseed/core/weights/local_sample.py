@@ -83,7 +83,7 @@ class LocalSample(Sample):
         def normal(shape: torch.Size) -> Tensor:
             return self._noise.for_part(OUTPUTS).normal(shape, std.dtype, std.device)
 
-        return LocalWeight.of(mean, std, normal, lambda: self.value)
+        return LocalWeight.of(mean, std.to(mean.dtype), normal, lambda: self.value)
 
     @property
     def num_weights(self) -> int:
