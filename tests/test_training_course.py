@@ -181,7 +181,7 @@ def test_every_step_has_the_schedules_rate_whatever_the_method(method, tmp_path,
 def test_a_warmup_below_one_is_a_share_of_all_steps():
     steps = {warmup: dataclasses.replace(SMALL, warmup=warmup).num_warmup_steps(2345) for warmup in (0, 0.05, 1, 100)}
     assert steps == {0: 0, 0.05: 117, 1: 1, 100: 100}
-    with pytest.raises(ConfigError, match="warmup is 2.5; allowed: a whole number of steps, or a share below 1"):
+    with pytest.raises(ConfigError, match=r"warmup is 2\.5; allowed: a whole number of steps, or a share below 1"):
         dataclasses.replace(SMALL, warmup=2.5)
 
 
