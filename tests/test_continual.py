@@ -1,8 +1,11 @@
 """Continual learning: parts against literal references, approaches against their promises, bad input by its message."""
 
 import itertools
+import json
 import math
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -387,6 +390,23 @@ def test_a_benchmark_runs_what_is_missing_and_says_where_its_numbers_come_from(d
         run_benchmark("split-mnist", tmp_path, approaches=["best"])
     with pytest.raises(ks.KernelseedError, match="the benchmark is 'cifar'; allowed are split-mnist, permuted-mnist"):
         run_benchmark("cifar", tmp_path)
+
+
+def test_settings_are_tried_on_held_out_training_images(tmp_path, monkeypatch):
+    explore = runpy.run_path(str(Path(__file__).parents[1] / "experiments/continual/explore.py"))
+    load = ks.data.load
+    monkeypatch.setattr(ks.data, "load", lambda name, data_dir, **given: load("digits", **given))
+    used = explore["held_out"](None)
+    assert used.test is used.validation
+    assert len(used.train) + len(used.test) == len(load("digits").train)
+    words = ["split-mnist", "fine-tune", '{"epochs": 1}', "--tasks", "2", "--out", str(tmp_path / "tried.jsonl")]
+    explore["main"](words)
+    explore["main"](words)
+    lines = (tmp_path / "tried.jsonl").read_text().splitlines()
+    found = json.loads(lines[0])
+    assert lines[0] == lines[1]
+    assert found["config"]["epochs"] == 1
+    assert len(found["averages"]) == 2
 
 
 def test_a_line_has_the_mean_and_the_spread_over_seeds():
