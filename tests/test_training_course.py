@@ -22,7 +22,9 @@ from kernelseed.methods import Engine, make
 from kernelseed.training import Config, RunFolder, train, trainer
 from kernelseed.training.learning_rate import lr_factor
 
-SMALL = Config(width=8, epochs=3, batch_size=480, samples=2, update_bn=0)  # three steps an epoch
+SMALL = Config(  # three steps an epoch
+    width=8, epochs=3, batch_size=480, samples=2, update_bn=0, schedule="constant", warmup=0, plain_epochs=0
+)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@
     evaluate("runs/a", samples=30)
 
 Config                                what a run is
+recipe, RECIPES                       settings under a name: ours, or the paper's
 overlay, differences, read_settings   settings from several places: which win, and which are not the same
 train, LOGGERS                        from a config to a finished run folder; where its curves can go
 RunFolder, read_result                the files of a run
@@ -24,6 +25,7 @@ from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.origin import provenance
 from kernelseed.training.pruned_runs import prune_run, pruning_curve
+from kernelseed.training.recipes import RECIPES, recipe
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 from kernelseed.training.shift import MEASURED, average_curve, shift_curves
 from kernelseed.training.tasks import summarise
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOGGERS",
     "MEASURED",
+    "RECIPES",
     "Config",
     "RunFolder",
     "average_curve",
@@ -48,6 +51,7 @@ __all__ = [
     "pruning_curve",
     "read_result",
     "read_settings",
+    "recipe",
     "shift_curves",
     "summarise",
     "train",
