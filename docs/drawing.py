@@ -129,7 +129,7 @@ def hero(path: Path) -> None:
         nets = {
             "plain ResNet-18": model,
             "Bayesian (BNN)": ks.bayesianize(model),
-            "kernel seeds, δ=.25": ks.germinate(model),
+            "kernel seeds, δ=.25": ks.germinate(model, 0.25, over="weights"),
         }
     sizes = {name: sum(q.numel() for q in net.parameters()) / 1e6 for name, net in nets.items()}
     bars = right.barh(list(sizes)[::-1], list(sizes.values())[::-1], color=[SEED, WARM, SOFT], height=0.55)

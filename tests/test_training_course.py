@@ -298,7 +298,7 @@ def test_a_warm_start_keeps_the_function_and_the_run_says_where_it_came_from(kin
 
 
 def test_a_warm_start_from_what_does_not_fit_is_one_line_and_leaves_no_folder(baseline, tmp_path):
-    ks.save(ks.germinate(mlp()), tmp_path / "seeds")
+    ks.save(ks.germinate(mlp(), over="weights"), tmp_path / "seeds")
     (tmp_path / "broken.safetensors").write_bytes(b"x" * 99)
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     narrow = dataclasses.replace(SMALL, width=4)

@@ -17,6 +17,7 @@ from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, Ker
 from kernelseed.errors import ArgumentError
 
 BUDGET, DELTA, MIN_RANK, RHO_OFFSET, FACTOR_SIGMA = 0.31, 0.25, 16, -5.0, 0.05
+OVER = "channels"
 
 
 def germinate(
@@ -31,7 +32,7 @@ def germinate(
     sigma: float | None = None,
     init: str = "model",
     fixed: bool = False,
-    over: str = "weights",
+    over: str = OVER,
     where: Where | None = None,
 ) -> BayesianModule:
     """A kernel seed network (KSN) from any module; `model` itself is not changed.
@@ -44,12 +45,12 @@ def germinate(
     allocation  how a budget is shared: "early" (the same rank for all, so that small layers keep full rank), "uniform"
                 (the same share of channels) or "spectrum" (the same share of squared singular values)
     ranks       ranks by name, `{"layer1.*": 64}`; other layers follow delta, default .25
-    rho_offset  the initial rho of all weights; sigma = softplus(rho), so -5 is a sigma of .0067
-    sigma       instead of rho_offset: the initial sigma as a share of the root mean square of each weight, such as .05
+    rho_offset  over weights: the initial rho of all of them; sigma = softplus(rho), so -5 is a sigma of .0067
+    sigma       the initial sigma as a share of the root mean square of each weight or factor, such as .05
     init        "model": the best approximation of the given weights, exact at full rank; "glorot": the paper's
     fixed       FKSN: only the mean, no sampling, KL 0
-    over        what is random: "weights" (the paper's), or "factors" and "channels", Gaussians on seed and germinator
-                with a sigma for each number or for each channel (sigma starts at .05 of the factor's root mean square)
+    over        what is random: "weights" (the paper's), or seed and germinator, with a sigma for each of their channels
+                ("channels") or numbers ("factors"), which starts at .05 of the factor's root mean square
     where       where(name, parameter) -> bool chooses among the parameters of two or more axes. By default all but
                 those of normalisation layers, and the magnitudes of `weight_norm`
 
@@ -106,7 +107,7 @@ def _kind(over: str, fixed: bool, rho_offset: float, sigma: float | None) -> Kin
         raise ArgumentError(f"rho_offset is {rho_offset} with over={over!r}, where sigma is a share: use sigma=0.05.")
     if not fixed:
         return kinds[over]
-    if over != "weights":
+    if over not in ("weights", OVER):
         raise ArgumentError(f"over is {over!r} with fixed=True, where nothing is random: leave one of them out.")
     return Kind(lambda w, seed, g: FixedKernelSeed(seed, g, w.shape), 1, 1)
 

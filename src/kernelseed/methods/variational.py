@@ -201,7 +201,7 @@ class KSN(Seeds, Variational):
     """The kernel seed network."""
 
     over: str = setting(
-        "weights", "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
+        "channels", "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
     )
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -230,7 +230,8 @@ class KSN(Seeds, Variational):
 class LastLayerKSN(KSN):
     """A plain network whose last layer alone is a kernel seed."""
 
-    delta: float = 1.0
+    delta: float | None = 1.0
+    over: str = "weights"
 
     def where(self, model: nn.Module) -> Where:
         """The last of the weights of two or more axes, which is the head in every common architecture."""
