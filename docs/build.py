@@ -17,6 +17,7 @@ from typing import Any
 
 import benchmark_tables
 import pruned
+import recipe_results
 import shift_results
 from benchmark_tables import table
 
@@ -45,6 +46,7 @@ PAGES = (
     "docs/decisions.md",
     "docs/performance.md",
     "docs/pruning.md",
+    "docs/recipe.md",
     "docs/reliability.md",
     "docs/reproduction.md",
     "docs/tables.md",
@@ -307,6 +309,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "pruning_tried": pruned.tried,
     "faults": faults,
     "uci_tables": uci_tables,
+    **recipe_results.SECTIONS,
     **benchmark_tables.SECTIONS,
 }
 

@@ -14,6 +14,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pruned
+import recipe_results
 import shift_results
 import torch
 from benchmark_tables import results
@@ -51,6 +52,7 @@ def write_all(root: Path) -> None:
     ks.continual.write_curves(root / "results" / "continual", folder / "continual.svg")
     shift_results.draw(folder / "shift.svg")
     pruned.draw(folder / "pruning.png")
+    recipe_results.draw(folder / "recipe.svg")
 
 
 def decisions(found: dict[str, Any], path: Path) -> None:

@@ -135,29 +135,29 @@ def made_by(study: str, runs: dict[str, list[dict[str, Any]]]) -> str:
     )
 
 
-def explored(study: str, by: str) -> Callable[[], str]:
-    """What each change does to the run `by`, on the validation split."""
+def explored(study: str) -> Callable[[], str]:
+    """What each change does, on the validation split."""
 
     def build() -> str:
         running, anew = entries(study), entries(study, " bn")
-        heading = [
-            "run",
-            "what it changes",
-            "RS",
-            *(METRICS[key].heading for key in KEYS),
-            "NLL, BatchNorm re-estimated",
-        ]
-        plain = results_of(study)[by][0]["parameters"]["plain"]
+        heading = ["run", "what it changes", "RS", *(METRICS[key].heading for key in KEYS), "NLL, BatchNorm anew"]
+        plain = max(run["parameters"]["plain"] for runs in results_of(study).values() for run in runs)
         rows = []
         for name, changes in listed(study).items():
             if name in running:
                 one = running[name]
                 numbers = [one.shown(key) for key in KEYS]
-                said = f"`{changes}`" if changes else ""
-                rows.append([name, said, f"{one.parameters / plain:.2f}", *numbers, anew[name].shown("nll")])
+                rows.append([name, said(changes), f"{one.parameters / plain:.2f}", *numbers, anew[name].shown("nll")])
         return f"{table(heading, rows)}\n\n{made_by(study, results_of(study))}"
 
     return build
+
+
+def said(changes: dict[str, Any] | None) -> str:
+    """Settings in words."""
+    flat = {**(changes or {}), **(changes or {}).get("options", {})}
+    flat.pop("options", None)
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in flat.items() if value is not None)
 
 
 def apart(study: str) -> Callable[[], str]:
@@ -206,5 +206,6 @@ def draw(path: Path) -> None:
 SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_fashion_mnist": tested("fashion-mnist"),
     "recipe_apart": apart("fashion-mnist"),
-    "recipe_explored": explored("explore", "start"),
+    "recipe_explored": explored("explore"),
+    "recipe_confirmed": explored("confirm"),
 }

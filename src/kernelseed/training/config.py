@@ -85,7 +85,7 @@ class Config:
     clip: float | None = setting(None, "the norm that gradients are clipped to", above=0)
     samples: int = setting(10, "draws that a prediction averages; 0: the posterior mean alone", least=0, most=100_000)
     update_bn: int = setting(
-        4096, "training images that each draw's BatchNorm is re-estimated from; 0: its running statistics", least=0
+        0, "training images that each draw's BatchNorm is re-estimated from; 0: its running statistics", least=0
     )
     devices: int = setting(1, "processors to train on", least=1, most=1024)
     nodes: int = setting(1, "machines to train on", least=1, most=65_536)
