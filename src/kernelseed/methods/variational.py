@@ -141,12 +141,12 @@ class Seeds(Converted):
         return replace(self, budget=None, delta=None, min_rank=None, ranks=text).build(model)
 
     def size_label(self) -> str:
-        """How large the seeds are, for tables."""
-        if self.ranks:
-            return "own ranks"
-        if self.delta is self.min_rank is None:
-            return f"budget {self.budget or BUDGET:g}"
-        return f"δ={DELTA if self.delta is None else self.delta:g}"
+        """How large the seeds are, for tables; empty for the default size."""
+        if self.budget is not None:
+            return f" budget {self.budget:g}"
+        if self.delta is self.min_rank is self.ranks is None:
+            return ""
+        return " own ranks" if self.ranks else f" δ={DELTA if self.delta is None else self.delta:g}"
 
     def groups(self, net: nn.Module) -> Groups:
         """Seeds, germinators, and the rest: BatchNorm, biases."""
@@ -193,7 +193,7 @@ class FKSN(Seeds):
 
     def label(self, ensemble: bool) -> str:
         """The paper's name, with delta or what stands for it."""
-        return f"FKSN {self.size_label()}"
+        return f"FKSN{self.size_label()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ class KSN(Seeds, Variational):
     def label(self, ensemble: bool) -> str:
         """The paper's names, with delta or what stands for it."""
         over = "" if self.over == "weights" else f" {self.over}"
-        return f"KSN-{'E' if ensemble else 'P'}{over} {self.size_label()}"
+        return f"KSN-{'E' if ensemble else 'P'}{over}{self.size_label()}"
 
 
 @dataclass(frozen=True, kw_only=True)
