@@ -19,7 +19,7 @@ import kernelseed as ks
 from kernelseed.core import Moment
 from kernelseed.errors import ArgumentError, ConfigError, MissingPackageError, StorageError
 from kernelseed.methods import Engine, make
-from kernelseed.training import Config, RunFolder, train, trainer
+from kernelseed.training import Config, RunFolder, recipe, train, trainer
 from kernelseed.training.learning_rate import lr_factor
 
 SMALL = Config(  # three steps an epoch
@@ -512,3 +512,36 @@ def test_a_logger_gets_the_settings_and_the_curves(name, stub, tmp_path, monkeyp
     assert given["name"] == "a"
     assert str(given["epochs"]) == "1"
     assert given["nll_epoch"] == pytest.approx(RunFolder(tmp_path / "a").metrics()[0]["train_nll"])
+
+
+# Recipes
+
+
+def test_the_defaults_are_the_recipe_and_the_papers_settings_have_a_name():
+    course = ("schedule", "warmup", "num_plain_epochs", "update_bn")
+    assert [getattr(Config(epochs=10), name) for name in course] == ["cosine", 0.05, 2, 0]
+    paper = Config.from_json({**recipe("paper", "ksn"), "epochs": 10})
+    assert [getattr(paper, name) for name in course] == ["constant", 0, 0, 0]
+    assert paper.build_method() == make("ksn", delta=0.25, min_rank=1, init="glorot", over="weights")
+    assert recipe("kernelseed", "ksn") == {}
+    with pytest.raises(ConfigError, match="recipe is 'papers'; allowed: kernelseed, paper"):
+        recipe("papers", "ksn")
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        ({}, 1),
+        ({"method": "bnn"}, 1),
+        ({"method": "baseline"}, 0),
+        ({"method": "ivon"}, 0),
+        ({"options": {"init": "glorot"}}, 0),
+        ({"init_from": "runs/plain"}, 0),
+        ({"patience": 1, "validation": 0.1}, 0),
+        ({"epochs": 2}, 0),
+        ({"epochs": 20}, 4),
+    ],
+)
+def test_a_fifth_of_the_epochs_is_plain_where_that_can_be(changes, epochs):
+    config = Config(**{"epochs": 5, **changes})
+    assert config.num_plain_epochs == config.as_json()["plain_epochs"] == epochs
