@@ -109,8 +109,6 @@ def runs(tmp_path_factory):
     small |= {"schedule": "constant", "warmup": 0}
     ksn = Config(**small, options={"delta": 0.25, "over": "weights"}, validation=0.1)
     trainer.train(ksn, folder / "ksn", progress=False)
-        Config(**small, options={"delta": 0.25, "over": "weights"}, validation=0.1), folder / "ksn", progress=False
-    )
     trainer.train(Config(**small, method="baseline"), folder / "plain", progress=False)
     return folder
 
