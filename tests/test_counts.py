@@ -53,7 +53,8 @@ def test_the_papers_columns(model, table, min_rank):
     assert printed(ks.bayesianize(model), model) == table["BNN"]
     for name in ("KSN", "FKSN"):
         for delta, expected in zip(DELTAS, table[name], strict=True):
-            assert printed(ks.germinate(model, delta, min_rank=min_rank, fixed=name == "FKSN"), model) == expected
+            net = ks.germinate(model, delta, min_rank=min_rank, fixed=name == "FKSN", over="weights")
+            assert printed(net, model) == expected
 
 
 def test_exact_counts():
