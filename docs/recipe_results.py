@@ -98,8 +98,8 @@ def _probs(log_probs: np.ndarray) -> np.ndarray:
     return torch.from_numpy(log_probs.astype(np.float64)).softmax(1).numpy()
 
 
-def tested(study: str) -> Callable[[], str]:
-    """All networks of a study on the test set."""
+def tested(study: str, up: str = "../") -> Callable[[], str]:
+    """All networks of a study on the test set; `up` leads from the page to the root."""
 
     def build() -> str:
         found, runs = entries(study), results_of(study)
@@ -117,7 +117,7 @@ def tested(study: str) -> Callable[[], str]:
             ]
             for name, entry in [*found.items(), *together(study).items()]
         ]
-        return f"{table(heading, rows)}\n\n{made_by(study, runs)}"
+        return f"{table(heading, rows)}\n\n{made_by(study, runs, up)}"
 
     return build
 
@@ -126,11 +126,11 @@ def command(study: str) -> str:
     return f"python experiments/recipe/run.py {study}"
 
 
-def made_by(study: str, runs: dict[str, list[dict[str, Any]]]) -> str:
+def made_by(study: str, runs: dict[str, list[dict[str, Any]]], up: str = "../") -> str:
     results = [run for each in runs.values() for run in each]
     commits = ", ".join(sorted({short_commit(run["commit"]) for run in results}))
     return (
-        f"From [`results/recipe/{study}`](../results/recipe/{study}), made by `{command(study)}` at commit {commits} "
+        f"From [`results/recipe/{study}`]({up}results/recipe/{study}), made by `{command(study)}` at commit {commits} "
         f"with torch {results[0]['versions']['torch']} on an {results[0]['processor']}."
     )
 
@@ -204,6 +204,7 @@ def draw(path: Path) -> None:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
+    "recipe_in_short": tested("fashion-mnist", up=""),
     "recipe_fashion_mnist": tested("fashion-mnist"),
     "recipe_apart": apart("fashion-mnist"),
     "recipe_explored": explored("explore"),
