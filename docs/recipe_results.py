@@ -98,7 +98,7 @@ def _probs(log_probs: np.ndarray) -> np.ndarray:
     return torch.from_numpy(log_probs.astype(np.float64)).softmax(1).numpy()
 
 
-def tested(study: str, up: str = "../") -> Callable[[], str]:
+def on_test_set(study: str, up: str = "../") -> Callable[[], str]:
     """All networks of a study on the test set; `up` leads from the page to the root."""
 
     def build() -> str:
@@ -204,8 +204,8 @@ def draw(path: Path) -> None:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    "recipe_in_short": tested("fashion-mnist", up=""),
-    "recipe_fashion_mnist": tested("fashion-mnist"),
+    "recipe_in_short": on_test_set("fashion-mnist", up=""),
+    "recipe_fashion_mnist": on_test_set("fashion-mnist"),
     "recipe_apart": apart("fashion-mnist"),
     "recipe_explored": explored("explore"),
     "recipe_confirmed": explored("confirm"),
