@@ -17,7 +17,6 @@ from kernelseed import metrics
 from kernelseed.cli.app import app
 from kernelseed.core.predictive import Classification
 from kernelseed.errors import ConfigError, StorageError
-from kernelseed.methods import METHODS
 from kernelseed.models import resnet18
 from kernelseed.reproduction import (
     DATA,
@@ -119,9 +118,8 @@ def test_published_sizes_are_ours(data):
     for row in ROWS:
         if row.network in ("vogn", "mc-drop"):
             continue
-        network = NETWORKS[row.network]
         with torch.device("meta"):
-            net = METHODS[network.method](**network.options).build(resnet18(classes, channels, stem=stem))
+            net = config_of(row.network).build_method().build(resnet18(classes, channels, stem=stem))
         counted = sum(p.numel() for p in net.parameters()) / 1e6
         printed = published(data)[row.name]["parameters"] / 1e6
         misprint = data == "cifar100" and row.name in ("FKSN 1", "BNN-P", "BNN-E")

@@ -286,7 +286,7 @@ def test_a_warm_start_keeps_the_function_and_the_run_says_where_it_came_from(kin
         return build(self)
 
     monkeypatch.setattr(trainer.Training, "configure_optimizers", recording)
-    options = {"delta": 1.0, "rho_offset": -20.0, "lr": 1e-9}
+    options = {"delta": 1.0, "over": "weights", "rho_offset": -20.0, "lr": 1e-9}
     config = dataclasses.replace(SMALL, epochs=1, options=options, init_from=str(source))
     result = train(config, tmp_path / "a", progress=False)
     x = torch.rand(5, 1, 8, 8)
