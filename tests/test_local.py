@@ -122,7 +122,7 @@ def test_it_is_a_draw_the_weights_and_kls_of_an_ordinary_one():
 
 def test_other_layers_and_other_distributions_get_an_ordinary_weight():
     model = nn.Sequential(nn.Embedding(9, 8), nn.GRU(8, 6, batch_first=True))
-    net = trained(ks.germinate(model, 0.5, min_rank=2))
+    net = trained(ks.germinate(model, 0.5, min_rank=2, over="weights"))
     assert_runs_as_ever(net, torch.arange(8).view(2, 4))
     layer = nn.Linear(20, 30)
     for over in (ks.germinate(layer, 0.2, min_rank=2, over="factors"), ks.prune(ks.bayesianize(layer), 0.5)):
@@ -148,7 +148,7 @@ def test_a_local_bias_beside_another_weight_is_an_ordinary_one():
     """A product of factors runs its layer itself, and does not know of random biases."""
     layer = nn.Linear(20, 30)
     factors = ks.germinate(layer, 0.2, min_rank=2, over="factors").weights["weight"]
-    for weight in (lambda w: factors, lambda w: ks.germinate(layer, fixed=True).weights["weight"]):
+    for weight in (lambda w: factors, lambda w: ks.germinate(layer, 0.5, fixed=True).weights["weight"]):
         net = ks.convert(layer, lambda w, weight=weight: weight(w) if w.dim() > 1 else ks.MeanField(w), least_axes=1)
         assert isinstance(net.draw(local=True).operands()["bias"], LocalWeight)
         assert_runs_as_ever(net, torch.randn(5, 20))
@@ -205,7 +205,7 @@ def test_a_method_trains_with_it_by_an_option(name):
     torch.manual_seed(0)
     x = torch.randn(200, 6)
     y = (x[:, 0] > 0).long()
-    method = ks.methods.make(name, local=True, lr=1e-2)
+    method = ks.methods.make(name, local=True, lr=1e-2, **({"over": "weights"} if name == "ksn" else {}))
     net = method.build(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)))
     optimizer = method.build_optimizer(net, 200)
     for step in range(80):
@@ -219,5 +219,8 @@ def test_a_method_trains_with_it_by_an_option(name):
 
 
 def test_factors_have_no_gaussian_outputs():
-    with pytest.raises(ks.KernelseedError, match="local is True with over 'factors'; outputs are Gaussian where"):
+    with pytest.raises(
+        ks.KernelseedError,
+        match="local is True with over 'factors'; outputs are Gaussian only where weights are: set over to weights",
+    ):
         ks.methods.make("ksn", local=True, over="factors")

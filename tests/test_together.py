@@ -1,6 +1,7 @@
 """Weights drawn together are those drawn one by one, in few operations; so are draws that run together."""
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def mixed():
     """Kernel seeds of equal shapes and of others, and one of every other kind."""
     torch.manual_seed(0)
     model = mlp(*[6] * 5, 7, 5, 4, 5, 3, 4)
-    seeds = ks.germinate(model, 0.5, min_rank=2).weights
+    seeds = ks.germinate(model, 0.5, min_rank=2, over="weights").weights
     names = iter(seeds)  # in the order in which weights are converted
     own = {
         "10.weight": ks.MeanField,
@@ -141,7 +142,10 @@ def test_what_a_draw_costs_grows_little_with_the_network():
     spec = importlib.util.spec_from_file_location("operations", path)
     counts = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(counts)
-    for convert, most, views_each in ((ks.germinate, (115, 68), 6), (ks.bayesianize, (91, 57), 6)):
+    for convert, most, views_each in (
+        (partial(ks.germinate, over="weights"), (115, 68), 6),
+        (ks.bayesianize, (91, 57), 6),
+    ):
         (all_few, few), (all_many, many) = (counts.of_a_draw(convert(mlp(*[8] * n))) for n in (4, 14))
         assert all_few <= most[0]
         assert few == many <= most[1]  # what computes something is the same for any number of equal layers
@@ -199,7 +203,7 @@ def draws(net, count=4):
 
 @torch.no_grad()
 def test_small_networks_run_their_draws_at_once(monkeypatch):
-    net = trained(ks.germinate(Net(), 0.5, min_rank=2))
+    net = trained(ks.germinate(Net(), 0.5, min_rank=2, over="weights"))
     made = draws(net)
     expected = [draw(X)["logits"] for draw in made]
     monkeypatch.setattr(Net, "forward", counted := Counted(Net.forward))
@@ -225,7 +229,7 @@ class Counted:
 @torch.no_grad()
 @pytest.mark.parametrize("extra", [counting, remembering, assigning, branching, noisy, wrong])
 def test_what_vmap_cannot_take_runs_one_by_one(extra):
-    net = trained(ks.germinate(Net(extra), 0.5, min_rank=2))
+    net = trained(ks.germinate(Net(extra), 0.5, min_rank=2, over="weights"))
     made, ensemble = draws(net), None
     for _ in range(2):
         torch.manual_seed(0)
@@ -244,8 +248,8 @@ def test_what_vmap_cannot_take_runs_one_by_one(extra):
 @torch.no_grad()
 def test_large_networks_and_convolutions_run_one_by_one(monkeypatch):
     convolution = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(16, 3))
-    assert Ensemble(draws(ks.germinate(convolution)))._tensors is None
-    small = Ensemble(draws(ks.germinate(mlp(6, 8, 3))))
+    assert Ensemble(draws(ks.germinate(convolution, over="weights")))._tensors is None
+    small = Ensemble(draws(ks.germinate(mlp(6, 8, 3), over="weights")))
     assert small._tensors is not None
     monkeypatch.setattr(stacked, "SMALL", 5 * 72 - 1)
     monkeypatch.setattr(torch.func, "vmap", None)
@@ -255,7 +259,7 @@ def test_large_networks_and_convolutions_run_one_by_one(monkeypatch):
 
 
 def test_predict_has_the_same_result_either_way(monkeypatch):
-    net, x = trained(ks.germinate(Net(), 0.5, min_rank=2)), torch.randn(20, 6)
+    net, x = trained(ks.germinate(Net(), 0.5, min_rank=2, over="weights")), torch.randn(20, 6)
     likelihood = ks.likelihoods.Categorical()
     monkeypatch.setattr(
         likelihood, "predictive", lambda outs, of=likelihood.predictive: of([o["logits"] for o in outs])
