@@ -221,6 +221,6 @@ def test_a_method_trains_with_it_by_an_option(name):
 def test_factors_have_no_gaussian_outputs():
     with pytest.raises(
         ks.KernelseedError,
-        match="local is True with over 'factors'; outputs are Gaussian only where weights are: set over to weights",
+        match="with over 'factors'; outputs are Gaussian where weights are: set over to 'weights'",
     ):
         ks.methods.make("ksn", local=True, over="factors")

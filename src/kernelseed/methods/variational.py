@@ -209,7 +209,7 @@ class KSN(Seeds, Variational):
         super().__post_init__()
         if self.local and self.over != "weights":
             raise ArgumentError(
-                f"local is True with over {self.over!r}; outputs are Gaussian only where weights are: set over to weights."
+                f"local is True with over {self.over!r}; outputs are Gaussian where weights are: set over to 'weights'."
             )
 
     def build(self, model: nn.Module) -> nn.Module:
