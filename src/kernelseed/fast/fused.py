@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from kernelseed.fast import kernels, operators
-from kernelseed.fast.germination import fold
+from kernelseed.fast.germination import fold, in_bfloat16
 from kernelseed.fast.graph import saved_tensors
 
 Stream = tuple[Tensor, int, int]
@@ -72,7 +72,8 @@ def draw_kernel_seed(
     seed: Tensor, mean_germinator: Tensor, rho_germinator: Tensor, rho_offset: Tensor, shape: torch.Size, stream: Stream
 ) -> Drawn:
     """Germinate and sample a weight of this shape from its seed."""
-    return Drawn(*operators.draw_kernel_seed(seed, mean_germinator, rho_germinator, rho_offset, shape, *stream))
+    factors = (seed, mean_germinator, rho_germinator, rho_offset)
+    return Drawn(*operators.draw_kernel_seed(*factors, shape, *stream, *in_bfloat16(seed)))
 
 
 def draw_mean_field(mean: Tensor, rho: Tensor, stream: Stream) -> Drawn:
@@ -119,12 +120,12 @@ def _(token: Tensor, value: Tensor, log_q: Tensor, pi: float, sigma1: float, sig
 
 
 def _setup_kernel_seed(ctx: Any, inputs: Any, output: Any) -> None:
-    seed, mean, rho, _, _, key, *ctx.indices = inputs
+    seed, mean, rho, _, _, key, *ctx.settings = inputs
     _save(ctx, output, seed, mean, rho, key)
 
 
 def _setup_mean_field(ctx: Any, inputs: Any, output: Any) -> None:
-    _, _, key, *ctx.indices = inputs
+    _, _, key, *ctx.settings = inputs
     _save(ctx, output, key)
 
 
@@ -136,12 +137,12 @@ def _save(ctx: Any, output: tuple[Tensor, ...], *inputs: Tensor) -> None:
 
 
 def _kernel_seed_gradient(ctx: Any, grad: Tensor | None, _: Any, __: Any, message: Tensor | None) -> tuple[Any, ...]:
-    gradients = operators.draw_kernel_seed_backward(grad, message, *saved_tensors(ctx), *ctx.indices)
-    return *gradients, None, None, None, None
+    gradients = operators.draw_kernel_seed_backward(grad, message, *saved_tensors(ctx), *ctx.settings)
+    return *gradients, *(None,) * 6
 
 
 def _mean_field_gradient(ctx: Any, grad: Tensor | None, _: Any, __: Any, message: Tensor | None) -> tuple[Any, ...]:
-    return *operators.draw_mean_field_backward(grad, message, *saved_tensors(ctx), *ctx.indices), None, None, None
+    return *operators.draw_mean_field_backward(grad, message, *saved_tensors(ctx), *ctx.settings), None, None, None
 
 
 def _setup_kl(ctx: Any, inputs: Any, output: Any) -> None:

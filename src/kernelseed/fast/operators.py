@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelseed.fast import kernels
-from kernelseed.fast.germination import fold, in_bfloat16, unfold
+from kernelseed.fast.germination import fold, unfold
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -27,13 +27,14 @@ _OUTPUTS = "(Tensor value, Tensor std, Tensor log_q, Tensor token)"
 
 @_operator(
     "draw_kernel_seed(Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset, SymInt[] shape,"
-    f" Tensor key, SymInt weight, SymInt part) -> {_OUTPUTS}"
+    f" Tensor key, SymInt weight, SymInt part, bool mean_bf16, bool rho_bf16) -> {_OUTPUTS}"
 )
 def draw_kernel_seed(
-    seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any
+    seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream_and_bf16: Any
 ) -> tuple[Tensor, ...]:
     """Germinate and sample a weight."""
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
+    *stream, mean_bf16, rho_bf16 = stream_and_bf16
+    sizes, bf16 = _sizes(seed, mean), (mean_bf16, rho_bf16)
     value, std = seed.new_empty(len(mean), sizes[1]), seed.new_empty(len(mean), sizes[1])
     log_q = _sums(kernels.count("ks_tiles", *sizes[:2]))
     scratch = kernels.scratch("ks_germinate_scratch", *sizes, *bf16)
@@ -44,7 +45,8 @@ def draw_kernel_seed(
 
 @_operator(
     "draw_kernel_seed_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor seed,"
-    " Tensor mean_germinator, Tensor rho_germinator, Tensor key, SymInt weight, SymInt part)"
+    " Tensor mean_germinator, Tensor rho_germinator, Tensor key, SymInt weight, SymInt part, bool mean_bf16,"
+    " bool rho_bf16)"
     " -> (Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset)"
 )
 def draw_kernel_seed_backward(
@@ -55,10 +57,11 @@ def draw_kernel_seed_backward(
     seed: Tensor,
     mean: Tensor,
     rho: Tensor,
-    *stream: Any,
+    *stream_and_bf16: Any,
 ) -> tuple[Tensor, ...]:
     """The gradients, from those of the weight and of the token."""
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
+    *stream, mean_bf16, rho_bf16 = stream_and_bf16
+    sizes, bf16 = _sizes(seed, mean), (mean_bf16, rho_bf16)
     flat = torch.zeros_like(std) if grad is None else unfold(grad).contiguous()
     gradients = tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho))
     d_offset = _sums(kernels.count("ks_tiles", *sizes[:2]))
