@@ -35,9 +35,15 @@ class Noise:
     @classmethod
     def new(cls, generator: torch.Generator | None = None) -> Noise:
         """Noise with a key from torch's generator, so that a seed determines every draw."""
+        (key,) = cls.keys(1, generator)
+        return cls(key)
+
+    @staticmethod
+    def keys(count: int, generator: torch.Generator | None = None) -> Tensor:
+        """The keys of the next draws, (count, 2): those that one after another would have."""
         device = "cpu" if generator is None else generator.device
-        key = torch.randint(-(2**31), 2**31, (2,), generator=generator, device=device, dtype=torch.int64)
-        return cls(key.to("cpu", torch.int32))
+        keys = torch.randint(-(2**31), 2**31, (count, 2), generator=generator, device=device, dtype=torch.int64)
+        return keys.to("cpu", torch.int32)
 
     def for_weight(self, index: int) -> Noise:
         """The noise of one weight of a network."""

@@ -148,8 +148,8 @@ def _draws(net: Member, samples: int, seed: int, member: int) -> Iterator[AnyDra
             yield posterior.mean().weights_only()
             return
         generator = generator_for("prediction", seed, member)
-        for _ in range(samples):
-            yield posterior.draw(generator).weights_only()
+        for start in range(0, samples, DRAWS_AT_ONCE):
+            yield from posterior.draws(min(DRAWS_AT_ONCE, samples - start), generator)
     elif samples and (inside := [name for name, m in net.named_modules() if isinstance(m, BayesianModule)]):
         raise ArgumentError(
             f"net.{inside[0]} is a BayesianModule, but net is not, so it can't be drawn from; convert the whole model "
@@ -193,14 +193,14 @@ def _estimate(draw: AnyDraw, batch: Any) -> None:
 @contextmanager
 def evaluating(modules: list[nn.Module]) -> Iterator[None]:
     """Eval mode for all, and each submodule's own mode back whatever happens."""
-    modes = {m: m.training for module in modules for m in module.modules()}
+    train = {m for module in modules for m in module.modules() if m.training}
     try:
-        for module in modules:
+        for module in modules if train else ():
             module.eval()
         yield
     finally:
-        for m, training in modes.items():
-            m.training = training
+        for m in train:
+            m.training = True
 
 
 def _module_of(net: Member) -> nn.Module:

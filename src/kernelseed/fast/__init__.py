@@ -16,6 +16,7 @@ from kernelseed.fast.operators import LOG_SQRT_2PI
 from kernelseed.fast.processor import processor_features, processor_kind
 from kernelseed.fast.taps import TrimmedConv2d, trim
 from kernelseed.fast.thin import ProductWeight, thin_is_cheaper, thin_weights
+from kernelseed.fast.values import deviations, draw_values
 
 __all__ = [
     "LOG_SQRT_2PI",
@@ -25,8 +26,10 @@ __all__ = [
     "TrimmedConv2d",
     "assuming",
     "current_costs",
+    "deviations",
     "draw_kernel_seed",
     "draw_mean_field",
+    "draw_values",
     "flatten",
     "fold",
     "gaussian_kl_of_rho",
