@@ -28,6 +28,7 @@ def small_networks(count):
             named[f"{name}, {kind}"] = lambda net=net, x=x: [
                 ks.predict(net, x, 10, batch_size=len(x)) for _ in range(20)
             ]
+        named[f"{name}, noise and products alone"] = subjects.noise_and_products(plain, x)
         found |= rounds(named, 2 * count, name)
     return found
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import kernelseed as ks
 from kernelseed.core import prediction
+from kernelseed.core.network import Posterior
 from kernelseed.core.prediction import predict
 from kernelseed.core.seeds import generator_for
 
@@ -313,15 +314,16 @@ def test_draws_a_few_at_a_time_give_the_same_prediction(kind, monkeypatch):
 
 def test_only_a_few_draws_are_held_however_many_there_are(few_at_once, monkeypatch):
     net, held, most = bayesian(), weakref.WeakSet(), []
-    weights_only = ks.Draw.weights_only
+    draws = Posterior.draws
 
-    def counted(self):
-        draw = weights_only(self)
-        held.add(draw)
-        most.append(len(held))
-        return draw
+    def counted(self, *args):
+        for draw in draws(self, *args):
+            held.add(draw)
+            most.append(len(held))
+            yield draw
+            del draw
 
-    monkeypatch.setattr(ks.Draw, "weights_only", counted)
+    monkeypatch.setattr(Posterior, "draws", counted)
     ks.predict(net, X, samples=40)
     assert len(most) == 40
     assert max(most) <= 3 + 2  # the one that was looked ahead at, and the one that is being made

@@ -163,7 +163,11 @@ def as_when_drawn(decode: Callable[[], T]) -> Callable[[], T]:
     """
     if torch.compiler.is_compiling():  # nothing is decoded later there
         return decode
-    with_graph, casts, dtype = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    with_graph, casts, dtype = (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    )
 
     def decode_later() -> T:
         autocast, no_hooks = torch.autocast("cpu", dtype, casts), torch.autograd.graph.saved_tensors_hooks

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from kernelseed.models import MLP, WithNoise
 
 ELEMENTWISE = (
     *(nn.Identity, nn.Dropout, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
     nn.LayerNorm,  # over the last axes of whatever it gets
 )
+FLATTEN = nn.Flatten()  # what a perceptron of ours does first
 
 
 class KnownLayers:
-    """The layers of a network that runs them one after another, each on every example by itself; by their names."""
+    """The layers of a network that runs them one after another, each on every example by itself; with their names."""
 
-    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+    def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
         self._layers = layers
 
     @classmethod
     def of(cls, module: nn.Module, drawn: Mapping[str, Tensor]) -> KnownLayers | None:
         """Those of a module in eval mode; None if it has any other layer, or others than linear ones are drawn."""
-        layers = dict(_leaves(module, ""))
-        linear = {name for name, layer in layers.items() if type(layer) is nn.Linear and _join(name, "weight") in drawn}
+        names = {layer: name for name, layer in module.named_modules()}
+        if any(_is_special(m) for m in names):
+            return None
+        layers = [(names.get(layer, ""), layer) for layer in _leaves(module)]
+        linear = {name for name, layer in layers if type(layer) is nn.Linear and _join(name, "weight") in drawn}
         allowed = {_join(name, leaf) for name in linear for leaf in ("weight", "bias")}
-        known = all(type(layer) in (nn.Linear, nn.Flatten, *ELEMENTWISE) for layer in layers.values())
-        return cls(layers) if known and drawn.keys() <= allowed and not _is_special(module) else None
+        known = all(type(layer) in (nn.Linear, nn.Flatten, WithNoise, *ELEMENTWISE) for _, layer in layers)
+        return cls(layers) if known and drawn.keys() <= allowed else None
 
     def __call__(self, x: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         """The outputs for tensors (draws, ...) by name, (draws, N, ...)."""
         draws = len(next(iter(drawn.values())))
         stacked = False
-        for name, layer in self._layers.items():
+        for name, layer in self._layers:
             if (weight := drawn.get(_join(name, "weight"))) is not None:
                 assert isinstance(layer, nn.Linear)
                 x = _linear(x if stacked else x.expand(draws, *x.shape), weight, drawn.get(_join(name, "bias")), layer)
                 stacked = True
+            elif isinstance(layer, WithNoise):
+                x = layer.beside(x)
             elif stacked and isinstance(layer, nn.Flatten):
                 first, last = (axis + 1 if axis >= 0 else axis for axis in (layer.start_dim, layer.end_dim))
                 x = x.flatten(first, last)
@@ -53,19 +61,24 @@ def _linear(x: Tensor, weight: Tensor, drawn_bias: Tensor | None, layer: nn.Line
     return found.view(*x.shape[:-1], found.shape[-1])
 
 
-def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers in the order of execution; one that is there twice has two names."""
-    if type(module).forward is not nn.Sequential.forward:
-        yield name, module
-        return
-    for child, layer in module._modules.items():
-        assert layer is not None
-        yield from _leaves(layer, _join(name, child))
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers in the order of execution, as often as they are called."""
+    if type(module) is WithNoise:
+        yield from _leaves(module.model)
+        yield module
+    elif isinstance(module, nn.Sequential) and type(module).forward in (nn.Sequential.forward, MLP.forward):
+        if type(module).forward is MLP.forward:
+            yield FLATTEN
+        for child in module:
+            yield from _leaves(child)
+    else:
+        yield module
 
 
 def _is_special(module: nn.Module) -> bool:
     """Whether a call of it is more than its class says, or not what it is in eval mode."""
-    return any(m.training or m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in module.modules())
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    return bool(module.training or hooks or "forward" in vars(module))
 
 
 def _join(path: str, name: str) -> str:

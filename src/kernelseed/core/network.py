@@ -149,7 +149,7 @@ class Posterior:
         return Draw(self.skeleton, dict(zip(self.decoded, samples.values(), strict=True)), self.aliases)
 
     def draws(self, count: int, generator: torch.Generator | None = None) -> Iterator[Draw]:
-        """As many draws of weights alone, without graph and KL: what `draw(generator).weights_only()` gives each time."""
+        """As many draws of weights alone, without graph and KL: each is what `draw(generator).weights_only()` gives."""
         keys = Noise.keys(count, generator)
         if Values.supports(self.decoded):
             return (Draw(self.skeleton, samples, self.aliases) for samples in Values(self.decoded).draws(keys))

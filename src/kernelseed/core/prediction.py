@@ -109,7 +109,7 @@ def predict(
 
 def _look_ahead(draws: Iterator[AnyDraw]) -> tuple[bool, Iterator[AnyDraw]]:
     """Whether there are more draws than are held at once; and all the draws."""
-    first = list(islice(draws, DRAWS_AT_ONCE + 1))
+    first = list(islice(draws, DRAWS_AT_ONCE + 1))  # a small network's next are made at once, then
     return len(first) > DRAWS_AT_ONCE, chain(iter(first), draws)  # an iterator lets go of its list at the end
 
 

@@ -31,7 +31,7 @@ def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
     """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k)); or a batch of both."""
     batched = germinators.dim() == 3
     product, matrix = (torch.bmm, seed.flatten(2)) if batched else (torch.mm, seed.flatten(1))
-    if not seed.is_cpu:
+    if not seed.is_cpu or not torch.is_autocast_enabled("cpu"):
         return product(germinators, matrix)
     # A CPU without bfloat16 units is a hundred times slower in bfloat16 than in float32.
     with torch.autocast("cpu", enabled=False):

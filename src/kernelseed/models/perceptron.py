@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.models.recipes import RecipeModel, dropout_rate, register, require_counts, require_rate
@@ -34,12 +34,14 @@ class MLP(RecipeModel, nn.Sequential):
             "widths": list(widths),
         }
         sizes = (in_channels * math.prod(image_size), *widths, num_classes)
-        layers: list[nn.Module] = []
         for before, after in itertools.pairwise(sizes):
-            layers += (*((nn.ReLU(), nn.Dropout(dropout)) if layers else ()), nn.Linear(before, after))
-        self.add_module("flatten", nn.Flatten())
-        for i, layer in enumerate(layers):  # by names that do not count the first, which has no parameters
-            self.add_module(str(i), layer)
+            if len(self):
+                self.extend((nn.ReLU(), nn.Dropout(dropout)))
+            self.append(nn.Linear(before, after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs (N, ...) to logits (N, num_classes)."""
+        return super().forward(x.flatten(1))
 
     def arguments(self) -> dict[str, Any]:
         """Those of the builder."""
