@@ -193,14 +193,22 @@ def _estimate(draw: AnyDraw, batch: Any) -> None:
 @contextmanager
 def evaluating(modules: list[nn.Module]) -> Iterator[None]:
     """Eval mode for all, and each submodule's own mode back whatever happens."""
-    train = {m for module in modules for m in module.modules() if m.training}
+    everything = {m for module in modules for m in module.modules()}
+    train = [m for m in everything if m.training]
+    # nn.Module.__setattr__ takes longer than a small layer; some modules do more than to remember the mode.
+    simple = all(type(m).train is nn.Module.train and "training" in vars(m) for m in everything)
     try:
-        for module in modules if train else ():
+        for m in train if simple else ():
+            vars(m)["training"] = False
+        for module in () if simple else modules:
             module.eval()
         yield
     finally:
         for m in train:
-            m.training = True
+            if simple:
+                vars(m)["training"] = True
+            else:
+                m.training = True
 
 
 def _module_of(net: Member) -> nn.Module:

@@ -38,6 +38,7 @@ class Ensemble:
         self._tensors = _stacked(draws)
         self._layers = None if self._tensors is None else KnownLayers.of(draws[0].skeleton, self._tensors)
         self._checked = False
+        self._starting = _starting(draws[0].skeleton)
 
     def __call__(self, x: Any) -> list[Any]:
         """The outputs, in the order of the draws."""
@@ -65,7 +66,7 @@ class Ensemble:
         assert self._tensors is not None
         positions = max((t.numel() // (t.shape[-1] if t.is_floating_point() else 1) for t in tensors_of(x)), default=1)
         outputs = sum(tensor.shape[1] for tensor in self._tensors.values() if tensor.dim() > 1)
-        return _starting(self._draws[0].skeleton) > current_costs().moving(positions * outputs)
+        return self._starting > current_costs().moving(positions * outputs)
 
     def _tried(self, x: Any, layers: KnownLayers | None) -> list[Any] | None:
         assert self._tensors is not None
