@@ -85,15 +85,15 @@ void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, in
     }
 }
 
-/* The gradients of mean and rho; the sums of d_rho go to `d_offset`, one per block. */
-void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const uint32_t *key,
-                 uint32_t weight, uint32_t part, const float *c, float kl, float *d_mean, float *d_rho, double *d_offset,
-                 int threads) {
-    const stream s = {key, weight, part};
+/* The gradients of mean and rho. The means are given, so that sigma times the noise is known without the noise. */
+void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const float *mean, const float *c,
+                 float kl, float *d_mean, float *d_rho, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
-        int64_t o = i * BLOCK, end = o + block_length(n, i);
-        d_offset[i] = gradient_range(o, end, grad + o, value + o, std + o, s, c, kl, d_mean + o, d_rho + o);
+        int64_t o = i * BLOCK, length = block_length(n, i);
+        float shift[BLOCK];
+        for (int64_t j = 0; j < length; j++) shift[j] = value[o + j] - mean[o + j];
+        gradient_block(length, grad + o, value + o, std + o, shift, c, kl, d_mean + o, d_rho + o);
     }
 }
 

@@ -16,10 +16,19 @@ from kernelseed.fast.germination import fold, unfold
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
+LIBRARY = torch.library.Library("kernelseed", "FRAGMENT")
+"""The operators. Not torch.library.custom_op: its checks in every call take longer than the draw of a small weight."""
+
+
 def _operator(schema: str) -> Callable[[Callable[..., Any]], Any]:
     """An operator of PyTorch with this name and signature, whose kernel for the CPU is the function."""
-    name, brace, rest = schema.partition("(")
-    return torch.library.custom_op(f"kernelseed::{name}", mutates_args=(), schema=brace + rest, device_types="cpu")
+    name = LIBRARY.define(schema)
+
+    def register(function: Callable[..., Any]) -> Any:
+        LIBRARY.impl(name, function, "CPU")
+        return getattr(torch.ops.kernelseed, name).default
+
+    return register
 
 
 _OUTPUTS = "(Tensor value, Tensor std, Tensor log_q, Tensor token)"
@@ -90,17 +99,17 @@ def draw_mean_field(mean: Tensor, rho: Tensor, *stream: Any) -> tuple[Tensor, ..
 
 
 @_operator(
-    "draw_mean_field_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor key, SymInt weight,"
-    " SymInt part) -> (Tensor mean, Tensor rho)"
+    "draw_mean_field_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor mean)"
+    " -> (Tensor mean, Tensor rho)"
 )
 def draw_mean_field_backward(
-    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, *stream: Any
+    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, mean: Tensor
 ) -> tuple[Tensor, ...]:
     """The gradients, from those of the weight and of the token."""
     grad = torch.zeros_like(std) if grad is None else grad.contiguous()
-    d_mean, d_rho, sums = torch.empty_like(grad), torch.empty_like(grad), _sums(kernels.blocks(std.numel()))
-    given = (grad, value.contiguous(), std.contiguous(), *_in_c(*stream), *_kl_term(message))
-    kernels.call("ks_gradient", std.numel(), *given, d_mean, d_rho, sums)
+    d_mean, d_rho = torch.empty_like(grad), torch.empty_like(grad)
+    given = (grad, value.contiguous(), std.contiguous(), mean.contiguous(), *_kl_term(message))
+    kernels.call("ks_gradient", std.numel(), *given, d_mean, d_rho)
     return d_mean, d_rho
 
 
