@@ -105,21 +105,21 @@ def _differentiate(operator: Any, setup: Callable[..., None], gradient: Callable
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
 
-    class Differentiated(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, keys: Any, *inputs: Any) -> Any:
-            output = below(keys, *inputs)
-            setup(ctx, inputs, output)
-            return output
+    def forward(ctx: Any, keys: Any, *inputs: Any) -> Any:
+        output = below(keys, *inputs)
+        setup(ctx, inputs, output)
+        return output
 
-        @staticmethod
-        @once_differentiable
-        def backward(ctx: Any, *grads: Tensor | None) -> Any:
-            return None, *gradient(ctx, *grads)
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        return None, *gradient(ctx, *grads)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(once_differentiable(backward))}
+    name = operator.name().replace("::", "_")  # by which a profiler shows it
+    function: Any = type(name, (torch.autograd.Function,), methods)
 
     def kernel(keys: Any, *inputs: Any) -> Any:
         recorded = torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs)
-        return Differentiated.apply(keys, *inputs) if recorded else below(keys, *inputs)
+        return function.apply(keys, *inputs) if recorded else below(keys, *inputs)
 
     operators.LIBRARY.impl(operator, kernel, "Autograd", with_keyset=True)
 
