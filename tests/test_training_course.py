@@ -178,6 +178,13 @@ def test_every_step_has_the_schedules_rate_whatever_the_method(method, tmp_path,
     assert [row["lr"] for row in RunFolder(tmp_path / "a").metrics()] == pytest.approx([lr, lr * factors[3]])
 
 
+def test_a_warmup_below_one_is_a_share_of_all_steps():
+    steps = {warmup: dataclasses.replace(SMALL, warmup=warmup).num_warmup_steps(2345) for warmup in (0, 0.05, 1, 100)}
+    assert steps == {0: 0, 0.05: 117, 1: 1, 100: 100}
+    with pytest.raises(ConfigError, match=r"warmup is 2\.5; allowed: a whole number of steps, or a share below 1"):
+        dataclasses.replace(SMALL, warmup=2.5)
+
+
 def test_a_warm_up_longer_than_the_run_leaves_no_folder(tmp_path):
     with pytest.raises(ConfigError, match="warmup is 9, and the run has 9 steps; allowed: warmup < 9"):
         train(dataclasses.replace(SMALL, warmup=9), tmp_path / "a", progress=False)

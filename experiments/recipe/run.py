@@ -27,7 +27,7 @@ from kernelseed.reproduction.result_files import write_result
 from kernelseed.training import Config, RunFolder, overlay, predict_split, train
 
 HERE = Path(__file__).parent
-BATCH_NORM = {"": 0, " bn": 4096}
+BATCH_NORM_IMAGES = 4096
 """Each network is tested with BatchNorm's running statistics, and ("... bn") with those of so many training images."""
 
 
@@ -71,13 +71,11 @@ def carry_out(job: Job, runs: Path, results: Path, data_dir: Path | None) -> Non
     folder.parent.mkdir(parents=True, exist_ok=True)
     train(job.config, folder, resume=folder.exists(), data_dir=data_dir, progress=False)
     run, data = RunFolder(folder), job.config.load_data(data_dir)
-    net, split = run.network(), data.validation or data.test
-    predictions = {
-        f"{way}{suffix}": (predict_split(net, split, data, replace(job.config, update_bn=images), way), split.labels)
-        for way in run.result()["metrics"]
-        for suffix, images in BATCH_NORM.items()
-    }
-    result = run.result()
+    net, result = run.network(), run.result()
+    part, split = ("validation", data.validation) if data.validation else ("test", data.test)
+    predictions = {way: run.prediction(part, way) for way in result["metrics"]}
+    again = replace(job.config, update_bn=BATCH_NORM_IMAGES)
+    predictions |= {f"{way} bn": (predict_split(net, split, data, again, way), split.labels) for way in predictions}
     result["metrics"] = {
         way: metrics.summary(found.probs.float(), labels) for way, (found, labels) in predictions.items()
     }
@@ -90,7 +88,7 @@ def carry_out(job: Job, runs: Path, results: Path, data_dir: Path | None) -> Non
             }
             for name, other in outside.items()
         }
-    result["split"] = "validation" if data.validation else "test"
+    result["split"] = part
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_result(kept, result, predictions)
     shown = result["metrics"].get("ensemble", result["metrics"]["mean"])

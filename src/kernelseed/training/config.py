@@ -58,7 +58,9 @@ class Config:
     batch_size: int = setting(128, "images in a minibatch of one device", least=1)
     accumulate: int = setting(1, "minibatches in a step, each with a draw of its own", least=1, most=1_000_000)
     schedule: str = setting("constant", "how the learning rate goes over the run", choices=SCHEDULES)
-    warmup: int = setting(0, "steps over which the learning rate rises first", least=0)
+    warmup: float = setting(
+        0, "steps over which the learning rate rises first; below 1: their share of all", least=0, most=2**31 - 1
+    )
     ema: float | None = setting(
         None, "decay of a running average of the weights, which is then tested and stored", above=0, below=1
     )
@@ -128,6 +130,8 @@ class Config:
                 f"init_from is {self.init_from!r}, but method {self.method!r} starts from weights of its own; do "
                 "without, or take init 'model' for kernel seeds."
             )
+        if self.warmup >= 1 and self.warmup % 1:
+            raise ConfigError(f"warmup is {self.warmup}; allowed: a whole number of steps, or a share below 1.")
         if not self.plain_epochs:
             return
         if not isinstance(method.plain(), methods.Method):
@@ -207,6 +211,10 @@ class Config:
     def num_plain_epochs(self) -> int:
         """How many epochs `plain_epochs` means."""
         return round(self.plain_epochs * self.epochs) if self.plain_epochs < 1 else int(self.plain_epochs)
+
+    def num_warmup_steps(self, total: int) -> int:
+        """How many steps of so many `warmup` means."""
+        return round(self.warmup * total) if self.warmup < 1 else int(self.warmup)
 
     @property
     def layout(self) -> torch.memory_format:

@@ -99,7 +99,8 @@ class Training(L.LightningModule):
         """One step. Seeded by itself, so that a resumed run draws the same noise as one that never stopped."""
         step, config = self.global_step, self.config
         optimizer: Any = self.optimizers()
-        factor = lr_factor(config.schedule, step, config.epochs * self.num_steps, config.warmup)
+        total = config.epochs * self.num_steps
+        factor = lr_factor(config.schedule, step, total, config.num_warmup_steps(total))
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             group["lr"] = factor * rate
         moment = Moment(step - (0 if self.is_plain else self.plain_steps), self.num_data, num_batches=self.num_steps)

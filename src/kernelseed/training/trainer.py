@@ -136,7 +136,7 @@ def _warm_start(plain: nn.Module, config: Config, run: RunFolder) -> tuple[nn.Mo
 def _epoch_steps(config: Config, batches: Batches) -> int:
     steps = -(-len(batches) // config.accumulate)
     total = config.epochs * steps
-    if config.warmup >= total:
+    if config.num_warmup_steps(total) >= total:
         raise ConfigError(f"warmup is {config.warmup}, and the run has {total} steps; allowed: warmup < {total}.")
     return steps
 
