@@ -17,8 +17,8 @@ T = TypeVar("T")
 CACHED = 2**17
 """Elements that a CPU works on together: fewer take more operations, more leave its cache between two of them.
 
-It is not critical: on a Zen 4 the time hardly changes from 2^16 to 2^19, while single tensors take up to 1.6 times as
-long and 2^24 elements up to 1.2 times. `python benchmarks/bench.py --parts blocks` measures it.
+It is not critical: on a Zen 4 the time changes by about a tenth from 2^15 to 2^21, while single tensors take up to 1.6
+times as long. `python benchmarks/bench.py --parts blocks` measures it.
 """
 
 
