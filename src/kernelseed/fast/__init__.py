@@ -12,11 +12,11 @@ from kernelseed.fast.fused import (
 )
 from kernelseed.fast.germination import fold, germinate_both, germinate_matrix, in_bfloat16, is_transposed, unfold
 from kernelseed.fast.graph import one_pass
+from kernelseed.fast.many_draws import deviations, draw_values
 from kernelseed.fast.operators import LOG_SQRT_2PI
 from kernelseed.fast.processor import processor_features, processor_kind
 from kernelseed.fast.taps import TrimmedConv2d, trim
 from kernelseed.fast.thin import ProductWeight, thin_is_cheaper, thin_weights
-from kernelseed.fast.values import deviations, draw_values
 
 __all__ = [
     "LOG_SQRT_2PI",
