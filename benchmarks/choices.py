@@ -92,9 +92,9 @@ def measure(count):
 def blocks(count):
     """The time of a draw with its KL and gradients for several sizes of `flat.CACHED`, in float64, without kernels."""
     networks = {
-        "KSN, perceptron of 8 x 50": ks.germinate(ks.models.mlp(10, 1, (8, 8), widths=[50] * 8)),
+        "KSN, perceptron of 8 x 50": ks.germinate(ks.models.mlp(10, 1, (8, 8), widths=[50] * 8), over="weights"),
         "BNN, perceptron of 2 x 200": ks.bayesianize(ks.models.mlp(10, 1, (8, 8))),
-        "KSN, ResNet-18 of width 32": ks.germinate(subjects.model(width=32)),
+        "KSN, ResNet-18 of width 32": ks.germinate(subjects.model(width=32), over="weights"),
     }
     before, found = flat.CACHED, {}
     for name, net in networks.items():

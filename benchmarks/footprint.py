@@ -57,7 +57,10 @@ def size(count):
     """The size of a saved network, compared with the plain network."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, net in {"plain": subjects.model(), "KSN .25": ks.germinate(subjects.model(), 0.25)}.items():
+        for name, net in {
+            "plain": subjects.model(),
+            "KSN .25": ks.germinate(subjects.model(), 0.25, over="weights"),
+        }.items():
             ks.save(net, Path(folder) / name)
             found[name] = sum(file.stat().st_size for file in (Path(folder) / name).iterdir())
     return {name: {"MB": round(b / 1e6, 2), "ratio": round(b / found["plain"], 3)} for name, b in found.items()}

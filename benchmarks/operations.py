@@ -70,7 +70,7 @@ def bert():
 
 
 NETWORKS = {"ResNet-18": resnet18, "BERT-base": bert}
-METHODS = {"KSN .25": lambda model: ks.germinate(model, 0.25), "BNN": ks.bayesianize}
+METHODS = {"KSN .25": lambda model: ks.germinate(model, 0.25, over="weights"), "BNN": ks.bayesianize}
 
 
 def measure():

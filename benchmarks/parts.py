@@ -17,7 +17,7 @@ def small_networks(count):
     for name, (make, x) in subjects.SMALL.items():
         torch.manual_seed(0)
         plain = make().eval()
-        nets = {"KSN .25": ks.germinate(plain, 0.25), "BNN": ks.bayesianize(plain)}
+        nets = {"KSN .25": ks.germinate(plain, 0.25, over="weights"), "BNN": ks.bayesianize(plain)}
 
         def one_pass(plain=plain, x=x):
             for _ in range(20):
@@ -59,7 +59,7 @@ def predict(count):
     x, _ = subjects.batch(1000)
     plain = subjects.model().eval()
     nets = {
-        "predict(samples=10)": ks.germinate(plain, 0.25),
+        "predict(samples=10)": ks.germinate(plain, 0.25, over="weights"),
         "predict(samples=10), over factors": ks.germinate(plain, budget=0.31, over="factors"),
         "predict(samples=10), over channels, ranks by stage": ks.germinate(
             plain, ranks=subjects.BY_STAGE, over="channels"
@@ -82,13 +82,13 @@ def predict(count):
 def factorised(count):
     """One forward pass of the factorised mean, compared with the plain network."""
     plain = subjects.model().eval()
-    networks = {"plain": plain, "factorised": ks.factorise(ks.germinate(plain, 0.25)).eval()}
+    networks = {"plain": plain, "factorised": ks.factorise(ks.germinate(plain, 0.25, over="weights")).eval()}
     return _forwards(count, lambda x: {name: (network, x) for name, network in networks.items()})
 
 
 def folded(count):
     """The same with BatchNorm folded into the convolutions of both, and layers dense where that is faster."""
-    net = ks.germinate(subjects.model().eval(), 0.25)
+    net = ks.germinate(subjects.model().eval(), 0.25, over="weights")
 
     def networks(x):
         last = x.to(memory_format=torch.channels_last)
@@ -127,7 +127,7 @@ def single_profile(count):
     x, found = subjects.batch(1)[0], {}
     for name, net in {
         "plain": ks.fold_bn(subjects.model().eval(), x),
-        "factorised": ks.factorise(ks.germinate(plain, 0.25), fold_bn=True, example=x),
+        "factorised": ks.factorise(ks.germinate(plain, 0.25, over="weights"), fold_bn=True, example=x),
     }.items():
         with torch.no_grad():
             net(x)

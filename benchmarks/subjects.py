@@ -53,7 +53,9 @@ def bayesian(net, x, y, bf16=False, draws=1) -> Step:
 
 
 def ksn(x, y, delta=0.25, width=64, bf16=False, draws=1, fixed=False, trimmed=False) -> Step:
-    return bayesian(ks.germinate(model(x.shape[1], width, trimmed), delta, fixed=fixed), x, y, bf16, draws)
+    return bayesian(
+        ks.germinate(model(x.shape[1], width, trimmed), delta, fixed=fixed, over="weights"), x, y, bf16, draws
+    )
 
 
 def bnn(x, y, trimmed=False) -> Step:
@@ -127,7 +129,7 @@ def ddp_worker(rank, processes, folder, count):
     store = f"file://{folder}/store{processes}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=processes)
     x, y = batch(128 // processes)
-    module = torch.nn.parallel.DistributedDataParallel(_Objective(ks.germinate(model(), 0.25)))
+    module = torch.nn.parallel.DistributedDataParallel(_Objective(ks.germinate(model(), 0.25, over="weights")))
     optimizer = torch.optim.Adam(module.parameters(), 1e-3, fused=True)
     times = []
     for _ in range(count + 2):

@@ -26,8 +26,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("baseline", {}),
     "dropout": ("dropout", {"rate": 0.05}),
     "bnn": ("bnn", {}),
-    "ksn .25": ("ksn", {"delta": 0.25}),
-    "ksn 1": ("ksn", {"delta": 1.0}),
+    "ksn .25": ("ksn", {"delta": 0.25, "over": "weights"}),
+    "ksn 1": ("ksn", {"delta": 1.0, "over": "weights"}),
 }
 SETTINGS: dict[str, Any] = {"widths": [50, 50], "steps": 2000, "batch_size": 64, "lr": 0.01, "samples": 50}
 

@@ -15,7 +15,7 @@ def _beside_products(x, y, bf16=False):
     """A plain step, and KSN steps, each with the products of its germination: plain + products is a lower bound."""
     named = {"plain": subjects.plain(x, y, bf16=bf16)}
     for name, delta in (("KSN .25", 0.25), ("KSN 1", 1.0)):
-        net = ks.germinate(subjects.model(x.shape[1]), delta)
+        net = ks.germinate(subjects.model(x.shape[1]), delta, over="weights")
         named[name], named[f"products of {name}"] = subjects.bayesian(net, x, y, bf16), subjects.products(net)
     return named
 

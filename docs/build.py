@@ -17,6 +17,7 @@ from typing import Any
 
 import benchmark_tables
 import pruned
+import recipe_results
 import shift_results
 from benchmark_tables import table
 
@@ -24,7 +25,6 @@ from kernelseed import continual
 from kernelseed.metrics import METRICS, REGRESSION_METRICS
 from kernelseed.reproduction import (
     DATA,
-    OWN_ROWS,
     PRESETS,
     PRINTED,
     ROWS,
@@ -46,6 +46,7 @@ PAGES = (
     "docs/decisions.md",
     "docs/performance.md",
     "docs/pruning.md",
+    "docs/recipe.md",
     "docs/reliability.md",
     "docs/reproduction.md",
     "docs/tables.md",
@@ -224,12 +225,11 @@ SHORT = ("Baseline", "MC-Drop", "KSN-E 0.25", "KSN-P 0.25", "FKSN 0.25", "BNN-E"
 
 def in_short() -> str:
     """The rows that most people look for, as a table of their own."""
-    wanted = {row.network for row in (*ROWS, *OWN_ROWS) if row.name in SHORT}
+    wanted = {row.network for row in ROWS if row.name in SHORT}
     found = read_results(ROOT / "results/paper/fashion-mnist")
     shown = paper_table("fashion-mnist", {network: found[network] for network in found if network in wanted})
     lines = [line for line in shown.lines if line.row.name in SHORT]
-    parts = (lines_markdown(lines), "With this library's own defaults:", lines_markdown(shown.own_lines))
-    return "\n\n".join((*parts, shown.remarks[0]))
+    return f"{lines_markdown(lines)}\n\n{shown.remarks[0]}"
 
 
 def tasks_in_turn(name: str) -> Callable[[], str]:
@@ -309,6 +309,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "pruning_tried": pruned.tried,
     "faults": faults,
     "uci_tables": uci_tables,
+    **recipe_results.SECTIONS,
     **benchmark_tables.SECTIONS,
 }
 

@@ -14,6 +14,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pruned
+import recipe_results
 import shift_results
 import torch
 from benchmark_tables import results
@@ -51,6 +52,7 @@ def write_all(root: Path) -> None:
     ks.continual.write_curves(root / "results" / "continual", folder / "continual.svg")
     shift_results.draw(folder / "shift.svg")
     pruned.draw(folder / "pruning.png")
+    recipe_results.draw(folder / "recipe.svg")
 
 
 def decisions(found: dict[str, Any], path: Path) -> None:
@@ -129,7 +131,7 @@ def hero(path: Path) -> None:
         nets = {
             "plain ResNet-18": model,
             "Bayesian (BNN)": ks.bayesianize(model),
-            "kernel seeds, δ=.25": ks.germinate(model),
+            "kernel seeds, δ=.25": ks.germinate(model, 0.25, over="weights"),
         }
     sizes = {name: sum(q.numel() for q in net.parameters()) / 1e6 for name, net in nets.items()}
     bars = right.barh(list(sizes)[::-1], list(sizes.values())[::-1], color=[SEED, WARM, SOFT], height=0.55)

@@ -18,7 +18,7 @@ class Digits(L.LightningModule):
     def __init__(self, num_data: int) -> None:
         super().__init__()
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-        self.net = ks.germinate(model, delta=0.5)
+        self.net = ks.germinate(model, delta=0.5, over="weights")
         self.loss = ks.ELBO(num_data, kl_weight=ks.schedules.warmup(200, ks.schedules.automatic()))
 
     def training_step(self, batch, batch_idx):

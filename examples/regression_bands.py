@@ -48,7 +48,7 @@ class Bump(nn.Module):
 model = nn.Sequential(nn.Linear(1, 64), Bump(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
 with torch.no_grad():  # w x + b is 0 at x = -b / w: the centres of the bumps, from -16 to 16
     model[0].bias.copy_(torch.linspace(-16, 16, 64) * model[0].weight[:, 0])
-net = ks.germinate(model, delta=0.25, min_rank=1, rho_offset=-3.0)
+net = ks.germinate(model, delta=0.25, min_rank=1, rho_offset=-3.0, over="weights")
 likelihood = ks.likelihoods.Gaussian(noise="learned")
 loss = ks.ELBO(N, ks.priors.Gaussian(2.0), ks.schedules.constant(1.0), likelihood)
 optimizer = torch.optim.Adam([*net.parameters(), *loss.parameters()], lr=1e-2)

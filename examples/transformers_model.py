@@ -35,7 +35,7 @@ config = BertConfig(
     max_position_embeddings=LENGTH, num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
 )  # fmt: skip
 train, test = sentences(1024), sentences(256)
-net = ks.germinate(BertForSequenceClassification(config), delta=0.5)
+net = ks.germinate(BertForSequenceClassification(config), delta=0.5, over="weights")
 likelihood = ks.likelihoods.Categorical(read=lambda output: output.logits)
 loss = ks.ELBO(len(train), kl_weight=ks.schedules.constant(1e-3), likelihood=likelihood)
 optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 import kernelseed as ks
 
 NETS = {
-    "seed": lambda: ks.germinate(mlp(3, 8, 4), 0.5, min_rank=2),
+    "seed": lambda: ks.germinate(mlp(3, 8, 4), 0.5, min_rank=2, over="weights"),
     "mean_field": lambda: ks.bayesianize(mlp(3, 8, 4)),
     "fixed": lambda: ks.germinate(mlp(3, 8, 4), 0.5, min_rank=2, fixed=True),
 }

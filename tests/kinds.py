@@ -10,7 +10,7 @@ from kernelseed.testing.kinds import KINDS, Tied, Twice  # noqa: F401
 
 DISTRIBUTIONS = {
     "mean_field": ks.bayesianize,
-    "seed": lambda model: ks.germinate(model, 0.5, min_rank=1),
+    "seed": lambda model: ks.germinate(model, 0.5, min_rank=1, over="weights"),
     "fixed": lambda model: ks.germinate(model, 0.5, min_rank=1, fixed=True),
 }
 

@@ -22,7 +22,7 @@ def model():
 
 
 def net():
-    return ks.germinate(model())
+    return ks.germinate(model(), over="weights")
 
 
 def elbo(x=X, y=Y, step=None, **kwargs):
@@ -52,18 +52,27 @@ class Pair(nn.Module):
 
 VALUES = {
     # conversion
-    "delta zero": (lambda: ks.germinate(model(), 0.0), ["delta is 0.0", "0 < delta <= 1"]),
-    "delta a percentage": (lambda: ks.germinate(model(), 25), ["delta is 25", "0 < delta <= 1"]),
-    "delta nan": (lambda: ks.germinate(model(), NAN), ["delta is nan", "0 < delta <= 1"]),
-    "min_rank zero": (lambda: ks.germinate(model(), min_rank=0), ["min_rank is 0", "must be at least 1"]),
-    "init unknown": (lambda: ks.germinate(model(), init="zeros"), ["init is 'zeros'", "'model'", "'glorot'"]),
+    "delta zero": (lambda: ks.germinate(model(), 0.0, over="weights"), ["delta is 0.0", "0 < delta <= 1"]),
+    "delta a percentage": (lambda: ks.germinate(model(), 25, over="weights"), ["delta is 25", "0 < delta <= 1"]),
+    "delta nan": (lambda: ks.germinate(model(), NAN, over="weights"), ["delta is nan", "0 < delta <= 1"]),
+    "min_rank zero": (
+        lambda: ks.germinate(model(), min_rank=0, over="weights"),
+        ["min_rank is 0", "must be at least 1"],
+    ),
+    "init unknown": (
+        lambda: ks.germinate(model(), init="zeros", over="weights"),
+        ["init is 'zeros'", "'model'", "'glorot'"],
+    ),
     "rho_offset infinite": (lambda: ks.bayesianize(model(), rho_offset=math.inf), ["rho_offset is inf", "finite"]),
     "where matches nothing": (
         lambda: ks.bayesianize(model(), where=never),
         ["where", "Sequential", "0.weight (6, 3)", "0.bias (6,)", "2.weight (4, 6)", "2.bias (4,)", "1 or more axes"],
     ),
-    "nothing to match": (lambda: ks.germinate(nn.ReLU()), ["ReLU", "2 or more axes", "none"]),
-    "only normalisation": (lambda: ks.germinate(nn.LayerNorm((2, 3))), ["default choice", "LayerNorm", "(2, 3)"]),
+    "nothing to match": (lambda: ks.germinate(nn.ReLU(), over="weights"), ["ReLU", "2 or more axes", "none"]),
+    "only normalisation": (
+        lambda: ks.germinate(nn.LayerNorm((2, 3)), over="weights"),
+        ["default choice", "LayerNorm", "(2, 3)"],
+    ),
     # models
     "stem unknown": (lambda: ks.models.resnet18(stem="vit"), ["stem is 'vit'", "imagenet", "cifar"]),
     "no classes": (lambda: ks.models.resnet18(0), ["num_classes is 0", "at least 1"]),
@@ -125,7 +134,10 @@ VALUES = {
     ),
 }
 TYPES = {
-    "converted already": (lambda: ks.germinate(net()), ["model is a BayesianModule", "ks.collapse(net)"]),
+    "converted already": (
+        lambda: ks.germinate(net(), over="weights"),
+        ["model is a BayesianModule", "ks.collapse(net)"],
+    ),
     "converted in part": (
         lambda: ks.bayesianize(nn.Sequential(nn.Linear(3, 3), net())),
         ["model.1 is a BayesianModule", "ks.collapse(net)"],
@@ -142,7 +154,7 @@ TYPES = {
     "loss without labels": (lambda: ks.ELBO(4).with_nll(None, net().draw()), ["nll is a NoneType", "labels"]),
     "labels not whole": (lambda: elbo(y=Y.float()), ["labels", "float32", "labels.long()"]),
     "not a tensor": (
-        lambda: ks.predict(ks.germinate(Pair()), X),
+        lambda: ks.predict(ks.germinate(Pair(), over="weights"), X),
         ["tuple", "not a tensor", "Categorical(read=lambda output"],
     ),
     "data and net swapped": (lambda: ks.predict(X, net()), ["net", "Tensor", "a module, a draw, or a list"]),
@@ -177,14 +189,14 @@ def test_the_error_says_what_was_wrong_and_what_to_do(call, error, fragments):
 @pytest.mark.parametrize(
     "action",
     [
-        lambda n: ks.germinate(n, where=never),
+        lambda n: ks.germinate(n, where=never, over="weights"),
         lambda n: ks.predict(n, iter(())),
         lambda n: ks.predict(n, IMAGES * NAN),
         lambda n: ks.predict(n, IMAGES, update_bn=iter(())),
     ],
     ids=["germinate", "no data", "nan", "update_bn"],
 )
-@pytest.mark.parametrize("make", [convnet, lambda: ks.germinate(convnet())], ids=["plain", "bayesian"])
+@pytest.mark.parametrize("make", [convnet, lambda: ks.germinate(convnet(), over="weights")], ids=["plain", "bayesian"])
 def test_a_module_is_as_before(make, action):
     module = make().train()
     list(module.modules())[-1].eval()  # a mixture of modes
@@ -205,7 +217,7 @@ def test_a_where_that_raises_is_the_users_own_error():
         raise KeyError(name)
 
     with pytest.raises(KeyError, match=r"0\.weight"):
-        ks.germinate(model(), where=where)
+        ks.germinate(model(), where=where, over="weights")
 
 
 def test_a_subpackage_whose_package_is_missing_says_how_to_get_it(monkeypatch):

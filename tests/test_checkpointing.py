@@ -39,7 +39,7 @@ def gradients(net, x):
 
 
 CONVERSIONS = {
-    "ksn": lambda model: ks.germinate(model, 0.5, min_rank=1),
+    "ksn": lambda model: ks.germinate(model, 0.5, min_rank=1, over="weights"),
     "bnn": ks.bayesianize,
     "fksn": lambda model: ks.germinate(model, 0.5, min_rank=1, fixed=True),
 }
@@ -71,7 +71,7 @@ def test_the_reentrant_kind_is_refused_in_words(conversion, plain, monkeypatch):
 
 
 def test_two_backward_passes_of_ones_own_need_their_graph():
-    net, x = ks.germinate(nn.Linear(6, 3)), torch.randn(5, 6)
+    net, x = ks.germinate(nn.Linear(6, 3), over="weights"), torch.randn(5, 6)
     draw = net.draw()
     draw(x).sum().backward(retain_graph=True)
     draw.kl(PRIOR).backward()
@@ -93,7 +93,7 @@ def test_transformers_gradient_checkpointing():
                 module.p = 0.0
         if checkpointing:
             model.gradient_checkpointing_enable()
-        net = trained(ks.germinate(model, 0.5, min_rank=1))
+        net = trained(ks.germinate(model, 0.5, min_rank=1, over="weights"))
         draw = net.draw(generator())
         terms = ks.ELBO(100, kl_weight=1.0).with_nll(draw(tokens, labels=torch.tensor([0, 1, 2, 0])).loss, draw)
         terms.loss.backward()

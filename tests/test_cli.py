@@ -106,7 +106,9 @@ def runs(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
     small = {"data": "digits", "width": 8, "epochs": 2, "batch_size": 256, "samples": 3, "update_bn": 300}
-    trainer.train(Config(**small, validation=0.1), folder / "ksn", progress=False)
+    small |= {"schedule": "constant", "warmup": 0}
+    ksn = Config(**small, options={"delta": 0.25, "over": "weights"}, validation=0.1)
+    trainer.train(ksn, folder / "ksn", progress=False)
     trainer.train(Config(**small, method="baseline"), folder / "plain", progress=False)
     return folder
 
@@ -155,7 +157,7 @@ def test_every_setting_is_an_option_with_its_help_and_default(command):
     for name, known in shown.items():
         assert f"--{name.replace('_', '-')} " in text
         assert known.help[1:] in text
-    assert "images that each draw's BatchNorm is re-estimated from; 0: its running statistics. [default: 4096]" in text
+    assert "images that each draw's BatchNorm is re-estimated from; 0: its running statistics. [default: 0]" in text
     assert (
         "The weight of the KL: automatic, uniform, blundell, a number with 0 <= kl <= 1000000. [default: automatic]"
         in text
@@ -252,13 +254,13 @@ def test_training_prints_a_table_and_where_the_run_is(command, tmp_path):
 
 
 def test_training_prints_json_and_nothing_else(command, tmp_path):
-    options = {"--kl": "0.5", "--prior": "0.2", "--kl-warmup": 3, "--rho-offset": -4.0, "--lr": 0.01, "--min-rank": 4}
+    options = {"--kl": "0.5", "--prior": "0.2", "--kl-warmup": 3, "--sigma": 0.1, "--lr": 0.01, "--min-rank": 4}
     flat = [word for pair in options.items() for word in pair]
     more = ["--validation", "0.1", "--clip", "1", "--augment", "--json"]
     result = command(*TRAIN, *flat, *more, "--out", tmp_path / "a")
     assert result.json == RunFolder(tmp_path / "a").result()
     config = result.json["config"]
-    given = {"lr": 0.01, "rho_offset": -4.0, "kl": 0.5, "kl_warmup": 3, "prior": 0.2, "min_rank": 4}
+    given = {"lr": 0.01, "sigma": 0.1, "kl": 0.5, "kl_warmup": 3, "prior": 0.2, "min_rank": 4}
     assert config["options"] == dataclasses.asdict(ks.methods.make("ksn", **given))
     assert (config["validation"], config["clip"], config["augment"]) == (0.1, 1.0, True)
 
@@ -330,6 +332,17 @@ def test_model_arguments_are_a_json_object(refused):
         assert """write it as '{"widths": [200, 200]}'""" in said
 
 
+def test_a_recipe_stands_below_the_file_and_the_options(command, refused, tmp_path):
+    papers = command("train", "--print-config", "--recipe", "paper", "--epochs", "10").json
+    assert (papers["schedule"], papers["plain_epochs"], papers["options"]["over"]) == ("constant", 0, "weights")
+    (tmp_path / "c.json").write_text(json.dumps({"method": "bnn", "schedule": "onecycle"}))
+    mixed = command("train", "--print-config", "--recipe", "paper", "--config", tmp_path / "c.json", "--warmup", "3")
+    assert (mixed.json["method"], mixed.json["schedule"], mixed.json["warmup"]) == ("bnn", "onecycle", 3)
+    assert mixed.json["plain_epochs"] == 0
+    said = refused("train", "--recipe", "papers", "--print-config")
+    assert "recipe is 'papers'; allowed: kernelseed, paper" in said
+
+
 def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"epochs": 7, "seed": 3, "augment": True, "options": {"delta": 0.5, "lr": 0.1}}))
@@ -343,7 +356,8 @@ def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path)
     assert "--epochs 50 over 7, --augment False over True, --delta 0.75 over 0.5" in won.err
     assert "seed" not in won.err
     assert won.json == printed.json | {
-        "epochs": 50, "augment": False, "width": 8, "options": printed.json["options"] | {"delta": 0.75}
+        "epochs": 50, "plain_epochs": 10, "augment": False, "width": 8,
+        "options": printed.json["options"] | {"delta": 0.75},
     }  # fmt: skip
     other = command("train", "--print-config", "--config", path, "--method", "bnn", "--kl", "uniform")
     assert "--method bnn over ksn, which leaves its options behind" in other.err
@@ -740,11 +754,11 @@ def test_the_demo_trains_five_methods_and_writes_their_page(command, quick_demo,
     assert result.code == 0, result.err
     assert [f"{i}/5 {name}" in result.err for i, name in enumerate(train_commands.DEMO, 1)] == [True] * 5
     assert set(train_commands.DEMO) == {"baseline", "dropout", "bnn", "fksn", "ksn"}
-    for label in ("Baseline", "MC-Drop 0.1", "Baseline DR 0.1", "BNN-E", "FKSN δ=0.25", "KSN-E δ=0.25"):
+    for label in ("Baseline", "MC-Drop 0.1", "Baseline DR 0.1", "BNN-E", "FKSN", "KSN-E channels"):
         assert re.search(rf"^ {label} +\d", result.out, re.MULTILINE)  # a row of its own, the name whole
     page = tmp_path / "demo" / "report.html"
     assert f"Report: {page}" in result.out
-    assert "KSN-E δ=0.25" in page.read_text()
+    assert "KSN-E channels" in page.read_text()
     assert all(RunFolder(tmp_path / "demo" / name).finished for name in train_commands.DEMO)
 
 

@@ -221,7 +221,7 @@ def test_narrow_makes_deviations_small_and_leaves_means():
     before = mean_field.rho.detach().clone()
     narrow(mean_field, -4.0)
     torch.testing.assert_close(mean_field.rho.detach(), before.clamp(max=-4.0))
-    seed = ks.germinate(nn.Linear(20, 30)).weights["weight"]
+    seed = ks.germinate(nn.Linear(20, 30), over="weights").weights["weight"]
     with torch.no_grad():
         seed.rho_germinator.normal_()
     mean = seed.moments().mean

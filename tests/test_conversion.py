@@ -11,7 +11,7 @@ from torch import nn
 import kernelseed as ks
 
 CONVERSIONS = {
-    "germinate": lambda model, **kwargs: ks.germinate(model, 1.0, **kwargs),
+    "germinate": lambda model, **kwargs: ks.germinate(model, 1.0, over="weights", **kwargs),
     "fixed": lambda model, **kwargs: ks.germinate(model, 1.0, fixed=True, **kwargs),
     "bayesianize": ks.bayesianize,
 }
@@ -69,7 +69,7 @@ def test_the_model_is_left_untouched(kind, convert):
 
 def test_batchnorm_statistics_and_plain_parameters_are_copies():
     model = convnet()
-    net = ks.germinate(model)
+    net = ks.germinate(model, over="weights")
     net.train()(torch.randn(8, 1, 4, 4))
     assert int(model[1].num_batches_tracked) == 0
     assert int(net.skeleton[1].num_batches_tracked) == 1
@@ -81,10 +81,10 @@ def test_batchnorm_statistics_and_plain_parameters_are_copies():
 def test_modes_are_kept():
     model = convnet()
     model[1].eval()
-    net = ks.germinate(model)
+    net = ks.germinate(model, over="weights")
     assert net.training
     assert [m.training for m in net.skeleton.modules()] == [m.training for m in model.modules()]
-    assert not ks.germinate(model.eval()).training
+    assert not ks.germinate(model.eval(), over="weights").training
 
 
 # --- the default choice ----------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_magnitudes_of_weight_norm_stay_plain_and_its_directions_learn(normalise
     model = nn.Sequential(normalise(nn.Linear(3, 4)), nn.ReLU(), normalise(nn.Conv1d(1, 2, 3)))
     x = torch.randn(6, 1, 3)
     model(x)  # the older kind leaves its weight, and the graph of it, in the module
-    net = ks.germinate(model)
+    net = ks.germinate(model, over="weights")
     assert list(net.weights) == [f"0.{direction}", f"2.{direction}"]
     assert {"0.bias", f"0.{magnitude}", "2.bias", f"2.{magnitude}"} == dict(net.skeleton.named_parameters()).keys()
     torch.testing.assert_close(net.eval()(x), model(x))  # their ranks are full
@@ -152,7 +152,7 @@ def test_a_lazy_module_has_to_see_a_batch_first():
         assert "\n" not in str(caught.value)
         assert "0.weight" in str(caught.value)
     model(torch.randn(2, 3))
-    assert list(ks.germinate(model).weights) == ["0.weight", "2.weight"]
+    assert list(ks.germinate(model, over="weights").weights) == ["0.weight", "2.weight"]
 
 
 def test_where_is_asked_about_names_and_parameters():
@@ -162,7 +162,7 @@ def test_where_is_asked_about_names_and_parameters():
         asked.append((name, tuple(parameter.shape)))
         return parameter.shape[0] == 5
 
-    net = ks.germinate(mlp(3, 5, 2), where=where)
+    net = ks.germinate(mlp(3, 5, 2), where=where, over="weights")
     assert asked == [("0.weight", (5, 3)), ("2.weight", (2, 5))]
     assert list(net.weights) == ["0.weight"]
     assert net.skeleton[2].weight.shape == (2, 5)
@@ -170,14 +170,18 @@ def test_where_is_asked_about_names_and_parameters():
 
 def test_where_may_choose_a_normalisation_weight_and_biases_for_mean_field():
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm((3, 4)))
-    assert list(ks.germinate(model, where=lambda name, p: name == "1.weight").weights) == ["1.weight"]
+    assert list(ks.germinate(model, where=lambda name, p: name == "1.weight", over="weights").weights) == ["1.weight"]
     everything = ks.bayesianize(model, where=lambda name, p: True)
     assert list(everything.weights) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert not list(everything.skeleton.parameters())
     draw = everything.draw()
     assert draw(torch.randn(2, 3, 4)).shape == (2, 3, 4)
     assert draw.num_weights == count(model)
-    assert list(ks.germinate(model, where=lambda name, p: True).weights) == ["0.weight", "1.weight", "1.bias"]
+    assert list(ks.germinate(model, where=lambda name, p: True, over="weights").weights) == [
+        "0.weight",
+        "1.weight",
+        "1.bias",
+    ]
 
 
 def test_a_layer_may_have_the_name_of_a_method():
@@ -185,18 +189,18 @@ def test_a_layer_may_have_the_name_of_a_method():
     model = nn.Module()
     for name in names:
         model.add_module(name, nn.Linear(2, 2))
-    net = ks.germinate(model)
+    net = ks.germinate(model, over="weights")
     assert list(net.weights) == [f"{name}.weight" for name in names]
     for name in names:
         assert net.weights[f"{name}.weight"].moments().mean.shape == (2, 2)
-    ks.germinate(model).load_state_dict(net.state_dict())
+    ks.germinate(model, over="weights").load_state_dict(net.state_dict())
 
 
 # --- tied weights ----------------------------------------------------------------------------------------------
 
 
 def test_tied_weights_are_one_distribution_under_two_names():
-    net = ks.germinate(KINDS["tied"].make())
+    net = ks.germinate(KINDS["tied"].make(), over="weights")
     assert list(net.weights) == ["embedding.weight"]
     assert net.weights["output.weight"] is net.weights["embedding.weight"]
     assert "output.weight" in net.weights
@@ -227,7 +231,7 @@ def test_gradients_come_from_every_place_once(kind, name):
 
 
 def test_a_module_that_stands_twice_is_one_module():
-    net, x = ks.germinate(KINDS["twice"].make()), KINDS["twice"].inputs()
+    net, x = ks.germinate(KINDS["twice"].make(), over="weights"), KINDS["twice"].inputs()
     assert list(net.weights) == ["first.weight"]
     assert net.skeleton.first is net.skeleton.second
     net.draw()(*x)
@@ -265,19 +269,19 @@ def test_parameters_without_a_number_stay():
     model = nn.Sequential(nn.Linear(3, 2))
     model.empty = nn.Parameter(torch.empty(0, 4))
     model.whole = nn.Parameter(torch.zeros(2, 2, dtype=torch.int64), requires_grad=False)
-    net = ks.germinate(model)
+    net = ks.germinate(model, over="weights")
     assert list(net.weights) == ["0.weight"]
 
 
 def test_only_the_mean_field_doubles_what_is_stored():
     model = nn.Linear(8, 8, bias=False)
     assert count(ks.bayesianize(model)) == 2 * 64
-    assert count(ks.germinate(model, 0.25, min_rank=1)) == 2 * 8 + 2 * 8 * 2 + 1
+    assert count(ks.germinate(model, 0.25, min_rank=1, over="weights")) == 2 * 8 + 2 * 8 * 2 + 1
     assert count(ks.germinate(model, 0.25, min_rank=1, fixed=True)) == 2 * 8 + 8 * 2
 
 
 def test_converted_parameters_are_gone_from_the_skeleton():
-    net = ks.germinate(convnet())
+    net = ks.germinate(convnet(), over="weights")
     assert net.skeleton[0].weight is None
     assert not any(p.dim() >= 2 for p in net.skeleton.parameters())
     assert {id(p) for p in net.parameters()} == {id(p) for p in (*net.skeleton.parameters(), *net.weights.parameters())}
@@ -303,7 +307,7 @@ def test_the_same_seed_gives_the_same_conversion():
     nets = []
     for _ in range(2):
         torch.manual_seed(1)
-        nets.append(ks.germinate(copy.deepcopy(model), init="glorot"))
+        nets.append(ks.germinate(copy.deepcopy(model), init="glorot", over="weights"))
     a, b = (net.draw(generator()).weights for net in nets)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -311,7 +315,7 @@ def test_the_same_seed_gives_the_same_conversion():
 def test_a_full_resnet_converts_in_under_five_seconds():
     model = ks.models.resnet18(10, in_channels=1)
     started = time.process_time()
-    net = ks.germinate(model)
+    net = ks.germinate(model, over="weights")
     assert time.process_time() - started < 5  # of all cores together
     assert len(net.weights) == 21
     assert sum(w.num_weights for w in net.weights.values()) > 11_000_000

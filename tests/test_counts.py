@@ -53,7 +53,8 @@ def test_the_papers_columns(model, table, min_rank):
     assert printed(ks.bayesianize(model), model) == table["BNN"]
     for name in ("KSN", "FKSN"):
         for delta, expected in zip(DELTAS, table[name], strict=True):
-            assert printed(ks.germinate(model, delta, min_rank=min_rank, fixed=name == "FKSN"), model) == expected
+            net = ks.germinate(model, delta, min_rank=min_rank, fixed=name == "FKSN", over="weights")
+            assert printed(net, model) == expected
 
 
 def test_exact_counts():
@@ -73,10 +74,10 @@ def test_exact_counts():
             assert name.endswith("weight")
         assert layers == 21
         # One learned offset of rho for each layer, counted.
-        assert count(ks.germinate(model, delta, min_rank=1)) == seeds + 2 * germinators + layers + 9_610
+        assert count(ks.germinate(model, delta, min_rank=1, over="weights")) == seeds + 2 * germinators + layers + 9_610
         assert count(ks.germinate(model, delta, min_rank=1, fixed=True)) == seeds + germinators + 9_610
 
 
 def test_the_repr_says_how_many():
-    net = ks.germinate(torch.nn.Linear(8, 8), 0.25, min_rank=1)
+    net = ks.germinate(torch.nn.Linear(8, 8), 0.25, min_rank=1, over="weights")
     assert "1 distributions: 49 parameters for 64 weights" in repr(net)

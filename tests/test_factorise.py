@@ -43,13 +43,13 @@ def test_layers_where_it_would_cost_more_and_other_kinds_stay_dense():
         nn.Embedding(50, 32),
         nn.GRU(32, 32),
     )
-    thin = ks.factorise(ks.germinate(model, 0.25))  # rank 16 of 16: the first is not worth it
+    thin = ks.factorise(ks.germinate(model, 0.25, over="weights"))  # rank 16 of 16: the first is not worth it
     assert [type(layer) for layer in thin] == [type(layer) for layer in model]
 
 
 def test_a_resnet_is_its_own_class_still_equal_and_mostly_thin():
     model = ks.models.resnet18(10, 1, width=32).eval()
-    net = ks.germinate(model, 0.25)
+    net = ks.germinate(model, 0.25, over="weights")
     thin, x = ks.factorise(net), torch.randn(3, 1, 28, 28)
     assert type(thin) is type(model)
     assert not thin.training
@@ -62,7 +62,7 @@ def test_a_resnet_is_its_own_class_still_equal_and_mostly_thin():
 def test_tied_weights_stay_tied_and_dense():
     model = nn.Sequential(nn.Embedding(60, 40), nn.Linear(40, 60, bias=False))
     model[1].weight = model[0].weight
-    thin = ks.factorise(ks.germinate(model, 0.25, min_rank=1))
+    thin = ks.factorise(ks.germinate(model, 0.25, min_rank=1, over="weights"))
     assert thin[0].weight is thin[1].weight
 
 
@@ -139,7 +139,7 @@ def test_a_fixed_network_takes_an_empty_batch():
 def test_with_an_example_a_layer_stays_dense_where_two_calls_are_slower(monkeypatch):
     """Timed layer by layer; here the first is found to be faster dense."""
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
-    net, x = ks.germinate(model, 0.25), torch.randn(3, 64)
+    net, x = ks.germinate(model, 0.25, over="weights"), torch.randn(3, 64)
     assert [type(layer) for layer in ks.factorise(net)] == [nn.Sequential, nn.ReLU, nn.Sequential]
     monkeypatch.setattr("kernelseed.core.export._faster", lambda dense, pair, seen: seen is x)
     thin = ks.factorise(net, example=x)

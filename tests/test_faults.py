@@ -138,7 +138,7 @@ def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_no
 
 
 def test_a_save_that_fails_is_not_in_the_way_of_the_next(tmp_path):
-    net = ks.germinate(mlp(3, 8, 4))
+    net = ks.germinate(mlp(3, 8, 4), over="weights")
     (tmp_path / "there").mkdir()
     for folder in (tmp_path / "new" / "folder", tmp_path / "there"):
         with (
@@ -163,7 +163,7 @@ def test_half_a_saved_network_is_taken_back(second, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(StorageError, match=second):
-        ks.save(ks.germinate(mlp(3, 8, 4)), tmp_path)
+        ks.save(ks.germinate(mlp(3, 8, 4), over="weights"), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

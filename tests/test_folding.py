@@ -117,7 +117,7 @@ def test_shared_weights_hooks_and_statistics_of_the_batch_stay():
 
 @pytest.mark.parametrize("export", [ks.collapse, ks.factorise])
 def test_an_exported_network_is_folded(export):
-    net = ks.germinate(unlike(ks.models.resnet18(10, 1, width=32)), 0.25)
+    net = ks.germinate(unlike(ks.models.resnet18(10, 1, width=32)), 0.25, over="weights")
     x = torch.randn(2, 1, 28, 28)
     plain = export(net, fold_bn=True, example=x)
     assert norms(plain) == 0
@@ -130,7 +130,7 @@ def test_an_exported_network_is_folded(export):
 
 def test_the_fastest_single_image_goes_through_torch_export():
     """The last step of docs/performance.md."""
-    net = ks.germinate(unlike(ks.models.resnet18(10, 1, width=8)), 0.25)
+    net = ks.germinate(unlike(ks.models.resnet18(10, 1, width=8)), 0.25, over="weights")
     image = torch.randn(1, 1, 28, 28).to(memory_format=torch.channels_last)
     plain = ks.factorise(net, fold_bn=True, example=image).to(memory_format=torch.channels_last)
     program = torch.export.export(plain, (image,)).module()

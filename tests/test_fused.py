@@ -15,7 +15,7 @@ from kernelseed.core.weights.fused_sample import FusedSample
 from kernelseed.fast import kernels
 
 MAKERS = {
-    "ksn": lambda model: ks.germinate(model, 0.5, min_rank=2),
+    "ksn": lambda model: ks.germinate(model, 0.5, min_rank=2, over="weights"),
     "bnn": ks.bayesianize,
 }
 every = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

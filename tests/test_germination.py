@@ -32,7 +32,7 @@ class Holder(nn.Module):
 
 
 def germinated(weight, **kwargs):
-    return ks.germinate(Holder(weight), **kwargs).weights["weight"]
+    return ks.germinate(Holder(weight), **{"over": "weights", **kwargs}).weights["weight"]
 
 
 def as_matrix(weight):
@@ -179,7 +179,7 @@ def test_directions_that_the_weight_does_not_use_can_be_learned(shape, fixed, ra
 def test_glorot_keeps_the_variance_of_the_layers_own_initialisation(layer, delta):
     layer.reset_parameters()
     weight = layer.weight.detach()
-    distribution = ks.germinate(layer, delta, min_rank=1, init="glorot").weights["weight"]
+    distribution = ks.germinate(layer, delta, min_rank=1, init="glorot", over="weights").weights["weight"]
     seed = distribution.seed.detach()
     taps = seed[0, 0].numel()
     bound = math.sqrt(6 / ((seed.shape[0] + seed.shape[1]) * taps))
@@ -190,7 +190,12 @@ def test_glorot_keeps_the_variance_of_the_layers_own_initialisation(layer, delta
     mean = distribution.moments().mean.detach()
     assert mean.square().mean().item() == pytest.approx(weight.square().mean().item(), rel=0.2)
     averages = [
-        ks.germinate(layer, delta, min_rank=1, init="glorot").weights["weight"].moments().mean.detach().square().mean()
+        ks.germinate(layer, delta, min_rank=1, init="glorot", over="weights")
+        .weights["weight"]
+        .moments()
+        .mean.detach()
+        .square()
+        .mean()
         for _ in range(40)
     ]
     assert torch.stack(averages).mean().item() == pytest.approx(weight.square().mean().item(), rel=0.03)
@@ -212,8 +217,8 @@ def test_glorot_does_not_depend_on_the_values_given_but_on_their_scale():
 
 def test_every_rho_starts_at_the_offset():
     for net in (
-        ks.germinate(nn.Conv2d(4, 6, 3), 0.5, min_rank=1, rho_offset=-2.5),
-        ks.germinate(nn.Conv2d(4, 6, 3), 0.5, min_rank=1, rho_offset=-2.5, init="glorot"),
+        ks.germinate(nn.Conv2d(4, 6, 3), 0.5, min_rank=1, rho_offset=-2.5, over="weights"),
+        ks.germinate(nn.Conv2d(4, 6, 3), 0.5, min_rank=1, rho_offset=-2.5, init="glorot", over="weights"),
         ks.bayesianize(nn.Conv2d(4, 6, 3), rho_offset=-2.5),
     ):
         std = net.weights["weight"].moments().std
@@ -221,13 +226,13 @@ def test_every_rho_starts_at_the_offset():
 
 
 def test_defaults_are_what_works_best():
-    net = ks.germinate(nn.Linear(40, 80))
+    net = ks.germinate(nn.Linear(40, 80), over="weights")
     assert len(net.weights["weight"].seed) == 16
     assert net.weights["weight"].moments().std.mean().item() == pytest.approx(reference.softplus(-5), rel=1e-5)
 
 
 def test_one_step_tells_the_rhos_of_a_layer_apart():
-    net = ks.germinate(nn.Linear(6, 4), min_rank=1)
+    net = ks.germinate(nn.Linear(6, 4), min_rank=1, over="weights")
     draw = net.draw(generator())
     (draw(torch.randn(5, 6)).square().sum() + draw.kl(ks.ScaleMixture())).backward()
     torch.optim.SGD(net.parameters(), lr=0.1).step()

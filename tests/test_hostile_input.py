@@ -355,7 +355,7 @@ def test_an_image_that_is_none_is_named_by_predict_and_by_train(kind, hostile, r
 
 
 def net():
-    return ks.germinate(ks.models.resnet18(3, 1, stem="cifar", width=4), 0.5, min_rank=2)
+    return ks.germinate(ks.models.resnet18(3, 1, stem="cifar", width=4), 0.5, min_rank=2, over="weights")
 
 
 @pytest.fixture(scope="module")

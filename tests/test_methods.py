@@ -162,8 +162,8 @@ LABELS = {
     "baseline": ("Baseline", "Baseline"),
     "dropout": ("Baseline DR 0.1", "MC-Drop 0.1"),
     "bnn": ("BNN-P", "BNN-E"),
-    "fksn": ("FKSN δ=0.25", "FKSN δ=0.25"),
-    "ksn": ("KSN-P δ=0.25", "KSN-E δ=0.25"),
+    "fksn": ("FKSN", "FKSN"),
+    "ksn": ("KSN-P channels", "KSN-E channels"),
     "ksn-last": ("KSN-P last layer", "KSN-E last layer"),
     "vadam": ("Vadam-P", "Vadam-E"),
     "vogn": ("VOGN-P", "VOGN-E"),
@@ -177,7 +177,7 @@ def test_labels():
         method = methods.make(name)
         assert (method.label(False), method.label(True)) == labels
     assert set(LABELS) == set(methods.METHODS)
-    assert methods.make("ksn", delta=0.5).label(True) == "KSN-E δ=0.5"
+    assert methods.make("ksn", delta=0.5, over="weights").label(True) == "KSN-E δ=0.5"
     assert methods.make("fksn", delta=1).label(False) == "FKSN δ=1"
     assert methods.make("dropout", rate=0.25).label(True) == "MC-Drop 0.25"
     assert methods.make("ensemble", members=3).label(True) == "Ensemble of 3"
@@ -226,7 +226,7 @@ def test_a_subclass_restates_a_default_and_keeps_help_and_limits():
             {"sigma": 0.1, "rho_offset": -3.0},
             "rho_offset is -3.0 with sigma 0.1, which says where rho",
         ),
-        ("ksn", {"min_rank": 1.5}, "min_rank is 1.5; it must be of type int: a floor"),
+        ("ksn", {"min_rank": 1.5}, "min_rank is 1.5; it must be of type int or null: a floor"),
         ("bnn", {"kl": [1]}, r"kl is \[1\]; it must be of type str or float"),
         ("bnn", {"lr": True}, "lr is True; it must be of type float"),
         ("ksn", {"lr": float("nan")}, r"lr is nan; allowed: 0 < lr <= 1000000 \(the learning rate\)"),
@@ -317,10 +317,16 @@ def test_variational_options_reach_the_objective():
 @pytest.mark.parametrize(
     ("name", "options", "same", "label"),
     [
-        ("ksn", {"budget": 0.6}, {"budget": 0.6}, "KSN-E budget 0.6"),
+        ("ksn", {"budget": 0.6}, {}, "KSN-E channels budget 0.6"),
         ("ksn", {"budget": 0.6, "allocation": "uniform", "over": "factors"}, {}, "KSN-E factors budget 0.6"),
-        ("ksn", {"ranks": "0.*=3, 2.weight=2", "sigma": 0.1}, {"ranks": {"0.*": 3, "2.weight": 2}}, "KSN-E own ranks"),
-        ("ksn", {"over": "channels", "sigma": 0.02}, {}, "KSN-E channels δ=0.25"),
+        (
+            "ksn",
+            {"ranks": "0.*=3, 2.weight=2", "over": "weights"},
+            {"ranks": {"0.*": 3, "2.weight": 2}},
+            "KSN-E own ranks",
+        ),
+        ("ksn", {"delta": 0.5, "sigma": 0.02}, {}, "KSN-E channels δ=0.5"),
+        ("ksn", {}, {}, "KSN-E channels"),
         ("fksn", {"budget": 0.6, "allocation": "spectrum"}, {"fixed": True}, "FKSN budget 0.6"),
         ("bnn", {"sigma": 0.1}, {}, "BNN-E"),
     ],
@@ -349,7 +355,7 @@ def test_a_fixed_point_network_has_no_kl_and_fewer_parameters():
     (x, y), model = problem(), tiny()
     counts = {}
     for name in ("fksn", "ksn"):
-        method = methods.make(name, min_rank=2)
+        method = methods.make(name, min_rank=2, **({"over": "weights"} if name == "ksn" else {}))
         net = method.build(model)
         counts[name] = sum(p.numel() for p in net.parameters())
         assert (method.terms(net, x, y, Moment(0, 60)).kl == 0) == (name == "fksn")
@@ -402,7 +408,7 @@ def test_the_mean_field_optimum_of_linear_regression(name):
     std = A.diagonal().rsqrt().expand(4, 4)
     assert (A.inverse().diagonal().sqrt() / std[0]).max() > 1.1
 
-    method = methods.make(name, rho_offset=-3.0, **({"delta": 1.0} if name == "ksn" else {}))
+    method = methods.make(name, rho_offset=-3.0, **({"delta": 1.0, "over": "weights"} if name == "ksn" else {}))
     net = method.build(nn.Linear(4, 4, bias=False).double())
     elbo = ks.ELBO(n, ks.priors.Gaussian(t), likelihood=ks.likelihoods.Gaussian(s))
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=300, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
@@ -738,7 +744,7 @@ def test_fair_play_on_digits(digits, name):
 def test_a_sigma_that_starts_at_softplus_of_zero_drowns_the_network(digits):
     """As the paper is written: without an offset rho starts at 0 and sigma at .69, far above any weight."""
     assert F.softplus(torch.tensor(0.0)).item() == pytest.approx(0.693, abs=1e-3)
-    assert max(accuracies(digits, "ksn", rho_offset=0.0)) < 0.3
+    assert max(accuracies(digits, "ksn", over="weights", rho_offset=0.0)) < 0.3
 
 
 def test_a_head_of_rank_three_can_not_tell_ten_classes_apart(digits):

@@ -49,7 +49,7 @@ def test_a_fixed_net_is_the_same_in_both_modes():
 
 
 def test_arguments_and_results_go_through():
-    net = ks.germinate(Many(), 1.0).eval()
+    net = ks.germinate(Many(), 1.0, over="weights").eval()
     y = torch.randn(5, 3)
     plain = net(X)
     torch.testing.assert_close(net(X, y)["sum"], plain["sum"] + y)
@@ -59,7 +59,7 @@ def test_arguments_and_results_go_through():
 
 @pytest.mark.parametrize("kind", ["lstm", "attention_apart", "tied"])
 def test_the_skeleton_holds_no_weights_before_and_after_a_call(kind):
-    net, x = ks.germinate(KINDS[kind].make()), KINDS[kind].inputs()
+    net, x = ks.germinate(KINDS[kind].make(), over="weights"), KINDS[kind].inputs()
     keys = list(net.state_dict())
     for run in (lambda: None, lambda: net(*x)):
         run()
@@ -88,7 +88,7 @@ def test_a_net_holds_on_to_no_draw(distribution, dtype):
 def test_the_mean_is_differentiable_and_asks_nothing_of_the_deviations():
     for net, learned in (
         (ks.bayesianize(mlp(3, 4, 2)), {"mu"}),
-        (ks.germinate(mlp(3, 4, 2)), {"seed", "mean_germinator"}),
+        (ks.germinate(mlp(3, 4, 2), over="weights"), {"seed", "mean_germinator"}),
     ):
         net.eval()(X).square().sum().backward()
         parameters = net.weights["0.weight"].named_parameters()
@@ -98,7 +98,7 @@ def test_the_mean_is_differentiable_and_asks_nothing_of_the_deviations():
 
 
 def test_a_posterior_gives_any_number_of_draws_from_one_germination():
-    net = trained(ks.germinate(mlp(3, 4, 2)))
+    net = trained(ks.germinate(mlp(3, 4, 2), over="weights"))
     posterior = net.posterior()
     a = [posterior.draw(g)(X) for g in [generator(1)] for _ in range(2)]
     b = [net.draw(g)(X) for g in [generator(1)] for _ in range(2)]
@@ -109,7 +109,7 @@ def test_a_posterior_gives_any_number_of_draws_from_one_germination():
 
 
 def test_weights_are_a_mapping_by_parameter_name():
-    net = ks.germinate(nn.ModuleDict({"a": mlp(3, 4, 2), "b": nn.Linear(2, 2)}))
+    net = ks.germinate(nn.ModuleDict({"a": mlp(3, 4, 2), "b": nn.Linear(2, 2)}), over="weights")
     names = ["a.0.weight", "a.2.weight", "b.weight"]
     assert isinstance(net.weights, Mapping)
     assert list(net.weights) == list(net.weights.keys()) == names
@@ -124,14 +124,14 @@ def test_weights_are_a_mapping_by_parameter_name():
 
 
 def test_draws_and_gaussians_are_immutable():
-    draw = ks.germinate(nn.Linear(3, 2)).draw()
+    draw = ks.germinate(nn.Linear(3, 2), over="weights").draw()
     for value, name in ((draw, "skeleton"), (draw.samples["weight"].source, "mean")):
         with pytest.raises(AttributeError):
             setattr(value, name, None)
 
 
 def test_a_draw_as_a_value_keeps_its_own_buffers_apart():
-    net = ks.germinate(convnet()).eval()
+    net = ks.germinate(convnet(), over="weights").eval()
     x = torch.randn(4, 1, 4, 4)
     draw = net.mean()
     other = ks.Draw(draw.skeleton, draw.samples, draw.aliases, {"1.running_mean": torch.full((4,), 5.0)})
@@ -140,7 +140,7 @@ def test_a_draw_as_a_value_keeps_its_own_buffers_apart():
 
 
 def test_weights_only_is_the_same_draw_without_graph_and_kl():
-    draw = ks.germinate(mlp(3, 4, 2)).draw()
+    draw = ks.germinate(mlp(3, 4, 2), over="weights").draw()
     values = draw.weights_only()
     torch.testing.assert_close(values(X), draw(X))
     assert not any(value.requires_grad for value in values.weights.values())
@@ -148,7 +148,7 @@ def test_weights_only_is_the_same_draw_without_graph_and_kl():
 
 
 def test_draws_without_a_generator_follow_the_global_seed_and_with_one_do_not_touch_it():
-    net = ks.germinate(nn.Linear(3, 2))
+    net = ks.germinate(nn.Linear(3, 2), over="weights")
     state = torch.get_rng_state()
     net.draw(generator())
     net.mean()
@@ -183,7 +183,7 @@ class OneDeviation(ks.WeightDistribution):
 def mixed():
     """A kernel seed, a fixed one, a mean-field weight, one of a user's, and a kernel seed that is frozen in part."""
     model = mlp(3, 8, 7, 6, 5, 2)
-    seed = ks.germinate(model, 0.5, min_rank=2).weights
+    seed = ks.germinate(model, 0.5, min_rank=2, over="weights").weights
     makers = {
         (8, 3): lambda weight: seed["0.weight"],
         (7, 8): lambda weight: ks.germinate(model, 0.5, min_rank=2, fixed=True).weights["2.weight"],
@@ -222,7 +222,7 @@ def test_one_weight_of_another_kind_does_not_slow_the_others():
 def test_a_net_learns():
     x = torch.randn(128, 2)
     y = (x[:, 0] * x[:, 1] > 0).long()
-    net = ks.germinate(mlp(2, 32, 32, 2), 0.5, min_rank=4)
+    net = ks.germinate(mlp(2, 32, 32, 2), 0.5, min_rank=4, over="weights")
     loss = ks.ELBO(num_data=128, kl_weight=0.01)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     for _ in range(200):

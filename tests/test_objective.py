@@ -37,7 +37,7 @@ def same(one, two):
 
 @pytest.mark.parametrize(("prior", "kl_weight"), [(ks.ScaleMixture(), 0.1), (ks.priors.Gaussian(0.3), 1)], ids=str)
 def test_the_loss_is_nll_plus_weighted_kl_over_n_in_value_and_gradient(prior, kl_weight):
-    net = ks.germinate(mlp(3, 5, 4))
+    net = ks.germinate(mlp(3, 5, 4), over="weights")
     draw = net.draw(generator())
     nll, kl = F.cross_entropy(draw(X), Y), draw.kl(prior)
     expected = nll + kl_weight * kl / 60
@@ -52,14 +52,14 @@ def test_the_loss_is_nll_plus_weighted_kl_over_n_in_value_and_gradient(prior, kl
 @pytest.mark.parametrize("kl_weight", [0.0, 0.1])
 def test_a_number_is_a_constant_kl_weight(kl_weight):
     loss = ks.ELBO(100, kl_weight=kl_weight)
-    draw = ks.germinate(mlp(3, 5, 4)).draw()
+    draw = ks.germinate(mlp(3, 5, 4), over="weights").draw()
     terms = loss(draw, X, Y)
     assert [terms.kl_weight, loss(draw, X, Y, step=7).kl_weight] == [kl_weight, kl_weight]
     torch.testing.assert_close(terms.loss.detach(), terms.nll + kl_weight * terms.kl / 100)
 
 
 def test_defaults_are_the_same_in_python_methods_and_command():
-    draw = ks.germinate(mlp(3, 5, 4)).draw()  # of 35 weights
+    draw = ks.germinate(mlp(3, 5, 4), over="weights").draw()  # of 35 weights
     terms = ks.ELBO(num_data=7)(draw, X, Y)
     same(terms, ks.ELBO(7, ks.ScaleMixture(), ks.schedules.automatic(), Categorical())(draw, X, Y))
     assert terms.kl_weight == 7 / 35
@@ -105,14 +105,17 @@ def test_a_fixed_nets_loss_is_its_nll():
 
 def test_the_loss_of_a_batch_estimates_that_of_the_data():
     # Batches of equal size average to the whole; the KL is divided by N in one place.
-    draw, loss = ks.germinate(mlp(3, 5, 4)).draw(), ks.ELBO(12)
+    draw, loss = ks.germinate(mlp(3, 5, 4), over="weights").draw(), ks.ELBO(12)
     parts = torch.stack([loss(draw, x, y).loss for x, y in zip(X.split(3), Y.split(3), strict=True)])
     torch.testing.assert_close(parts.mean(), loss(draw, X, Y).loss)
 
 
 @pytest.mark.parametrize("x", [(X, X), [X, X], {"input1": X, "input2": X}], ids=["tuple", "list", "mapping"])
 def test_the_loss_may_be_given_inputs_outputs_or_an_nll(x):
-    draw, loss = ks.germinate(nn.Bilinear(3, 3, 4)).draw(), ks.ELBO(60, kl_weight=ks.schedules.warmup(10))
+    draw, loss = (
+        ks.germinate(nn.Bilinear(3, 3, 4), over="weights").draw(),
+        ks.ELBO(60, kl_weight=ks.schedules.warmup(10)),
+    )
     terms, output = loss(draw, x, Y, step=5), draw(X, X)
     same(terms, loss.of(output, Y, draw, step=5))
     same(terms, loss.with_nll(F.cross_entropy(output, Y), draw, step=5))
@@ -123,7 +126,9 @@ def test_the_loss_of_a_transformer_is_its_own():
     config = transformers.BertConfig(
         vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3
     )
-    draw = ks.germinate(transformers.BertForSequenceClassification(config).eval(), 0.5, min_rank=2).draw()
+    draw = ks.germinate(
+        transformers.BertForSequenceClassification(config).eval(), 0.5, min_rank=2, over="weights"
+    ).draw()
     tokens, labels = torch.randint(9, (4, 5)), torch.tensor([0, 1, 2, 0])
     loss = ks.ELBO(40, likelihood=Categorical(read=lambda output: output.logits))
     same(loss.with_nll(draw(tokens, labels=labels).loss, draw), loss(draw, {"input_ids": tokens}, labels))
@@ -139,7 +144,7 @@ def test_the_losses_of_several_heads_are_added_and_the_kl_counts_once():
             h = torch.relu(self.body(x))
             return self.kind(h), self.size(h)
 
-    draw, size = ks.germinate(Heads()).draw(), torch.randn(12, 1)
+    draw, size = ks.germinate(Heads(), over="weights").draw(), torch.randn(12, 1)
     kind_output, size_output = draw(X)
     kind_nll, size_nll = Categorical().nll(kind_output, Y), Gaussian(0.3).nll(size_output, size)
     terms = ks.ELBO(60, kl_weight=0.5).with_nll(kind_nll + size_nll, draw)
@@ -149,13 +154,13 @@ def test_the_losses_of_several_heads_are_added_and_the_kl_counts_once():
 
 
 def test_half_precision_logits_have_a_single_precision_loss():
-    terms = ks.ELBO(60)(ks.germinate(mlp(3, 5, 4).bfloat16()).draw(), X.bfloat16(), Y)
+    terms = ks.ELBO(60)(ks.germinate(mlp(3, 5, 4).bfloat16(), over="weights").draw(), X.bfloat16(), Y)
     assert {terms.loss.dtype, terms.nll.dtype, terms.kl.dtype} == {torch.float32}
 
 
 def test_a_step_off_the_cpu_waits_for_nothing():
     # A meta tensor has no values: whoever asked for one, as checks of values must, would get an error.
-    net = ks.germinate(mlp(3, 5, 4)).to("meta")
+    net = ks.germinate(mlp(3, 5, 4), over="weights").to("meta")
     loss = ks.ELBO(60, likelihood=Categorical(weight=torch.ones(4))).to("meta")
     terms = loss(net.draw(), X.to("meta"), Y.to("meta"))
     terms.loss.backward()
@@ -166,7 +171,7 @@ def test_a_step_off_the_cpu_waits_for_nothing():
 def test_an_objective_can_be_pickled():
     schedule = ks.schedules.warmup(10, ks.schedules.blundell(3))
     loss = ks.ELBO(60, ks.ScaleMixture.blundell(), schedule, Gaussian())
-    draw, y = ks.germinate(mlp(3, 5, 4)).draw(), torch.randn(12, 4)
+    draw, y = ks.germinate(mlp(3, 5, 4), over="weights").draw(), torch.randn(12, 4)
     same(pickle.loads(pickle.dumps(loss))(draw, X, y, step=4), loss(draw, X, y, step=4))
 
 
@@ -200,7 +205,7 @@ def test_automatic_is_data_over_weights_and_at_most_one():
 
 
 def test_automatic_counts_the_bayesian_weights_of_the_draw():
-    net = ks.germinate(mlp(3, 5, 4), where=lambda name, p: name == "0.weight")
+    net = ks.germinate(mlp(3, 5, 4), where=lambda name, p: name == "0.weight", over="weights")
     assert ks.ELBO(3)(net.draw(), X, Y).kl_weight == 3 / 15
 
 
@@ -243,7 +248,7 @@ def test_class_weights_have_any_precision(dtype):
 
 
 def test_nothing_that_counts_costs_nothing():
-    net = ks.germinate(mlp(3, 5, 4))
+    net = ks.germinate(mlp(3, 5, 4), over="weights")
     for likelihood in (Categorical(), Categorical(weight=torch.ones(4))):
         for x, y in ((X[:0], Y[:0]), (X, torch.full_like(Y, -100))):
             terms = ks.ELBO(60, likelihood=likelihood)(net.draw(), x, y)

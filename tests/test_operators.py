@@ -1,6 +1,7 @@
 """The draw as operators of PyTorch: opcheck, compile, export, vmap; and its products, by processor and precision."""
 
 import platform
+from functools import partial
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def targets(graph):
     return [node.target for node in graph.graph.nodes if node.op == "call_function"]
 
 
-@pytest.mark.parametrize("make", [ks.germinate, ks.bayesianize])
+@pytest.mark.parametrize("make", [partial(ks.germinate, over="weights"), ks.bayesianize])
 def test_a_compiled_step_keeps_the_fast_draw(make):
     net, seen = make(nn.Linear(20, 30)), []
 
@@ -89,7 +90,7 @@ def test_a_compiled_step_keeps_the_fast_draw(make):
         torch.manual_seed(0)
         loss = run(torch.ones(5, 20))
         found.append((loss, *torch.autograd.grad(loss, list(net.weights.parameters()))))
-    name = "draw_kernel_seed" if make is ks.germinate else "draw_mean_field"
+    name = "draw_mean_field" if make is ks.bayesianize else "draw_kernel_seed"
     drawn = [t for t in seen if name in str(t)]
     assert len(drawn) == 1
     assert sum("scale_mixture_kl" in str(t) for t in seen) == 1
@@ -98,7 +99,7 @@ def test_a_compiled_step_keeps_the_fast_draw(make):
 
 
 def test_export_sees_one_node_for_a_draw():
-    net = ks.germinate(nn.Sequential(nn.Conv2d(3, 20, 3), nn.Flatten(), nn.Linear(20 * 36, 7))).train()
+    net = ks.germinate(nn.Sequential(nn.Conv2d(3, 20, 3), nn.Flatten(), nn.Linear(20 * 36, 7)), over="weights").train()
     program = torch.export.export(net, (torch.randn(2, 3, 8, 8),))
     assert sum("draw_kernel_seed" in str(t) for t in targets(program)) == 2
 
@@ -179,7 +180,7 @@ def test_bfloat16_autocast_is_medium_precision_also_in_gradients_that_are_made_o
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_what_is_decoded_later_is_rounded_as_the_draw_was(inside):
-    net = ks.germinate(nn.Conv2d(30, 40, 3), 0.5)
+    net = ks.germinate(nn.Conv2d(30, 40, 3), 0.5, over="weights")
     with torch.autocast("cpu", torch.bfloat16, enabled=inside):
         sample = net.draw(generator()).samples["weight"]
     with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
@@ -190,7 +191,7 @@ def test_what_is_decoded_later_is_rounded_as_the_draw_was(inside):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_moments_are_those_of_the_draw_in_every_precision(precision):
     torch.set_float32_matmul_precision(precision)
-    net = ks.germinate(nn.Conv2d(30, 40, 3), 0.5)
+    net = ks.germinate(nn.Conv2d(30, 40, 3), 0.5, over="weights")
     with torch.no_grad():
         net.weights["weight"].rho_germinator.normal_(std=0.1)
     noise = ks.Noise.new(generator())

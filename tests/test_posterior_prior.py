@@ -12,7 +12,7 @@ import kernelseed as ks
 
 KINDS = {
     "bnn": lambda model: ks.bayesianize(model, where=lambda name, parameter: True),
-    "ksn": lambda model: ks.germinate(model, delta=0.5, min_rank=4),
+    "ksn": lambda model: ks.germinate(model, delta=0.5, min_rank=4, over="weights"),
     "factors": lambda model: ks.germinate(model, min_rank=4, over="factors"),
     "channels": lambda model: ks.germinate(model, min_rank=4, over="channels"),
 }
@@ -113,7 +113,7 @@ def test_a_tiny_standard_deviation_keeps_its_kl_and_its_slope():
 
 def test_the_prior_of_seeds_is_as_small_as_the_seeds():
     model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.Conv2d(64, 128, 3))
-    net = ks.germinate(model, delta=0.25, min_rank=1)
+    net = ks.germinate(model, delta=0.25, min_rank=1, over="weights")
     prior = net.as_prior()
     stored = sum(parameter.numel() for parameter in net.weights.parameters())
     assert prior.num_parameters == stored
@@ -138,7 +138,7 @@ def test_a_prior_of_another_network_is_refused():
     ):
         net.draw().kl(other.as_prior())
     with pytest.raises(ks.KernelseedError, match="Gaussians on its factors and the weight does not; both must be"):
-        ks.germinate(small_model(), min_rank=4).draw().kl(KINDS["factors"](small_model()).as_prior())
+        ks.germinate(small_model(), min_rank=4, over="weights").draw().kl(KINDS["factors"](small_model()).as_prior())
 
 
 NOISE = 0.3
@@ -180,7 +180,7 @@ def test_two_tasks_in_turn_are_both_at_once_where_bayes_rule_is_exact(kind):
     tasks = [(x, x @ truth + NOISE * torch.randn(9, dtype=torch.float64)) for x in designs]
 
     model = nn.Linear(4, 1, bias=False).double()
-    net = ks.bayesianize(model) if kind == "bnn" else ks.germinate(model)
+    net = ks.bayesianize(model) if kind == "bnn" else ks.germinate(model, over="weights")
     fit(net, *tasks[0], ks.priors.Gaussian(1.0))
     fit(net, *tasks[1], net.as_prior())
 

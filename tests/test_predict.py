@@ -29,7 +29,7 @@ LABELS = torch.arange(23) % 4
 
 def bayesian():
     """A net whose draws differ visibly."""
-    return trained(ks.germinate(mlp(3, 6, 4), 0.5, min_rank=2))
+    return trained(ks.germinate(mlp(3, 6, 4), 0.5, min_rank=2, over="weights"))
 
 
 def dropping():
@@ -38,7 +38,7 @@ def dropping():
 
 def images():
     """Convolution and BatchNorm, with statistics that are not the initial ones."""
-    net = trained(ks.germinate(convnet(), 0.5, min_rank=2))
+    net = trained(ks.germinate(convnet(), 0.5, min_rank=2, over="weights"))
     for _ in range(3):
         net.train()(torch.randn(20, 1, 4, 4) + 1)
     return net
@@ -111,13 +111,13 @@ def test_a_network_inside_a_plain_module_has_its_posterior_mean():
 
 
 def test_one_class_is_certain():
-    p = ks.predict(trained(ks.germinate(mlp(3, 6, 1))), X, samples=3)
+    p = ks.predict(trained(ks.germinate(mlp(3, 6, 1), over="weights")), X, samples=3)
     assert torch.equal(p.probs, torch.ones(23, 1))
     assert p.entropy.abs().max() == p.mutual_information.abs().max() == p.variance.abs().max() == 0
 
 
 def test_class_axis_one_of_many():
-    p = ks.predict(trained(ks.germinate(nn.Conv2d(1, 3, 3, padding=1))), IMAGES, samples=4)
+    p = ks.predict(trained(ks.germinate(nn.Conv2d(1, 3, 3, padding=1), over="weights")), IMAGES, samples=4)
     assert p.probs.shape == p.variance.shape == (23, 3, 4, 4)
     assert p.entropy.shape == p.expected_entropy.shape == p.label.shape == (23, 4, 4)
     torch.testing.assert_close(p.probs.sum(1), torch.ones(23, 4, 4))

@@ -114,7 +114,7 @@ def extreme(method, rho, dtype):
     model = nn.Linear(3, 4).to(dtype)
     if method == "mean_field":
         return ks.bayesianize(model, rho_offset=rho)
-    return ks.germinate(model, 0.5, min_rank=1, rho_offset=rho)
+    return ks.germinate(model, 0.5, min_rank=1, rho_offset=rho, over="weights")
 
 
 every_method = pytest.mark.parametrize("method", ["mean_field", "seed"])

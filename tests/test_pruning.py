@@ -87,7 +87,9 @@ class TestPrune:
 
     def test_what_is_pruned_is_zero_in_every_draw_and_the_rest_as_before(self):
         torch.manual_seed(0)
-        net = ks.germinate(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 5)), rho_offset=-1.0)
+        net = ks.germinate(
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 5)), rho_offset=-1.0, over="weights"
+        )
         pruned = ks.prune(net, 0.6)
         for one in (pruned, pruned.posterior()):
             before, after = net.draw(generator()), one.draw(generator())
@@ -366,7 +368,7 @@ class TestShrink:
 
     def test_it_is_saved_trained_and_faster(self, tmp_path):
         torch.manual_seed(0)
-        net = ks.shrink(ks.germinate(ks.models.mlp(10, 1, (6, 6), widths=(64, 64)), 0.5), 0.3).eval()
+        net = ks.shrink(ks.germinate(ks.models.mlp(10, 1, (6, 6), widths=(64, 64)), 0.5, over="weights"), 0.3).eval()
         ks.save(net, tmp_path / "net")
         again = ks.load(tmp_path / "net")
         x = torch.randn(2, 36)
@@ -381,7 +383,7 @@ class TestShrink:
 
     def test_other_weights_stay(self):
         model = nn.Sequential(nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 20))
-        net = ks.germinate(model, where=lambda name, p: name == "2.weight")
+        net = ks.germinate(model, where=lambda name, p: name == "2.weight", over="weights")
         smaller = ks.shrink(net, 0.8)
         assert torch.equal(smaller.skeleton[0].weight, model[0].weight)
         assert smaller.skeleton[0].weight is not net.skeleton[0].weight

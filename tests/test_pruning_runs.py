@@ -22,7 +22,8 @@ SMALL = {"data": "digits", "model": "mlp", "model_args": {"widths": [12]}, "epoc
 def runs(tmp_path_factory):
     """Trained once for all."""
     folder = tmp_path_factory.mktemp("runs")
-    trainer.train(Config(**SMALL, validation=0.2), folder / "ksn", progress=False)
+    ksn = Config(**SMALL, options={"delta": 0.25, "over": "weights"}, validation=0.2)
+    trainer.train(ksn, folder / "ksn", progress=False)
     trainer.train(Config(**SMALL, method="bnn"), folder / "bnn", progress=False)
     trainer.train(Config(**SMALL, method="baseline"), folder / "plain", progress=False)
     return folder

@@ -93,7 +93,10 @@ def test_autocast_keeps_deviations_and_kl_in_single_precision(distribution):
 
 
 def test_autocast_does_not_lose_a_small_deviation():
-    for net in (ks.germinate(mlp(3, 6, 4), rho_offset=-20.0), ks.bayesianize(mlp(3, 6, 4), rho_offset=-20.0)):
+    for net in (
+        ks.germinate(mlp(3, 6, 4), rho_offset=-20.0, over="weights"),
+        ks.bayesianize(mlp(3, 6, 4), rho_offset=-20.0),
+    ):
         with torch.autocast("cpu", torch.bfloat16):
             std = net.weights["0.weight"].moments().std
         torch.testing.assert_close(std, torch.full_like(std, 2.0611537e-09), rtol=1e-4, atol=0)
@@ -125,17 +128,19 @@ def check_compiled_steps(net, x, **options):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of its own imports
 def test_inductor_compiles_a_whole_training_step():
-    check_compiled_steps(ks.germinate(nn.Linear(3, 4), 0.5, min_rank=2), X)  # small: compiling C++ takes its time
+    check_compiled_steps(
+        ks.germinate(nn.Linear(3, 4), 0.5, min_rank=2, over="weights"), X
+    )  # small: compiling C++ takes its time
 
 
 def test_a_compiled_step_updates_batchnorm_as_the_plain_one_does():
-    net = ks.germinate(convnet(classes=4), 0.5, min_rank=2)
+    net = ks.germinate(convnet(classes=4), 0.5, min_rank=2, over="weights")
     check_compiled_steps(net, torch.randn(12, 1, 4, 4), backend="aot_eager")
 
 
 def test_the_net_itself_compiles():
     torch._dynamo.reset()
-    net = ks.germinate(mlp(3, 4, 2), 0.5, min_rank=2)
+    net = ks.germinate(mlp(3, 4, 2), 0.5, min_rank=2, over="weights")
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     for mode in (True, False):
         outputs = []
@@ -206,15 +211,15 @@ def test_a_checkpoint_goes_on_where_it_stopped(distribution, tmp_path):
 
 
 def test_a_state_dict_of_another_kind_is_refused():
-    net = ks.germinate(mlp(3, 6, 4), 0.5, min_rank=2)
+    net = ks.germinate(mlp(3, 6, 4), 0.5, min_rank=2, over="weights")
     with pytest.raises(RuntimeError, match=r"weights\.0\.weight"):
         net.load_state_dict(ks.bayesianize(mlp(3, 6, 4)).state_dict())
     with pytest.raises(RuntimeError, match="size mismatch"):
-        net.load_state_dict(ks.germinate(mlp(3, 6, 4), 1.0).state_dict())
+        net.load_state_dict(ks.germinate(mlp(3, 6, 4), 1.0, over="weights").state_dict())
 
 
 def test_weight_averaging_and_gradient_clipping():
-    net = ks.germinate(convnet(classes=4))
+    net = ks.germinate(convnet(classes=4), over="weights")
     average = torch.optim.swa_utils.AveragedModel(net, use_buffers=True)
     ks.ELBO(12)(net.draw(), torch.randn(12, 1, 4, 4), Y).loss.backward()
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -224,7 +229,7 @@ def test_weight_averaging_and_gradient_clipping():
 
 
 def test_a_net_may_be_part_of_a_larger_module():
-    whole = nn.Sequential(nn.Linear(3, 3), ks.germinate(nn.Linear(3, 6)), nn.Linear(6, 2))
+    whole = nn.Sequential(nn.Linear(3, 3), ks.germinate(nn.Linear(3, 6), over="weights"), nn.Linear(6, 2))
     whole(X).sum().backward()
     assert all(p.grad is not None for p in whole.parameters())
     assert "1.weights.weight.seed" in whole.state_dict()

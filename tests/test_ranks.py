@@ -1,5 +1,7 @@
 """Ranks by budget, by pattern and by share; sigma relative to the layer; Gaussians on the factors in a network."""
 
+from functools import partial
+
 import pytest
 import torch
 from kinds import convnet, mlp
@@ -37,7 +39,7 @@ def test_a_budget_is_met_from_below_and_no_layer_could_take_one_more_channel(all
 
 def test_a_budget_for_everything_gives_full_rank():
     model = mlp(6, 8, 4)
-    assert ranks_of(ks.germinate(model, budget=5.0)) == {"0.weight": 6, "2.weight": 4}
+    assert ranks_of(ks.germinate(model, budget=5.0, over="weights")) == {"0.weight": 6, "2.weight": 4}
 
 
 def test_a_budget_is_kept_where_weights_have_less_than_full_rank():
@@ -45,12 +47,12 @@ def test_a_budget_is_kept_where_weights_have_less_than_full_rank():
     with torch.no_grad():
         for layer in (model[0], model[2]):
             layer.weight.copy_(torch.randn(20, 2) @ torch.randn(2, 20))
-    net = ks.germinate(model, budget=1.0, allocation="spectrum")
+    net = ks.germinate(model, budget=1.0, allocation="spectrum", over="weights")
     assert 0 <= count(model) - count(net) < 60  # a channel has 20 + 2 x 20
 
 
 def test_early_is_one_rank_for_all_and_full_rank_for_small_layers():
-    ranks = [w.rank for w in ks.germinate(ks.models.resnet18(10, 1), budget=0.31).weights.values()]
+    ranks = [w.rank for w in ks.germinate(ks.models.resnet18(10, 1), budget=0.31, over="weights").weights.values()]
     assert ranks[0] == 1
     assert ranks[1:5] == [64] * 4
     assert all(81 <= rank <= 83 for rank in ranks[8:20])
@@ -58,7 +60,7 @@ def test_early_is_one_rank_for_all_and_full_rank_for_small_layers():
 
 
 def test_uniform_is_one_share_for_all():
-    net = ks.germinate(ks.models.resnet18(10, 1), budget=0.31, allocation="uniform")
+    net = ks.germinate(ks.models.resnet18(10, 1), budget=0.31, allocation="uniform", over="weights")
     shares = [w.rank / min(w.shape[:2]) for w in net.weights.values() if min(w.shape[:2]) >= 64]
     assert max(shares) - min(shares) < 0.04
 
@@ -67,18 +69,31 @@ def test_spectrum_gives_channels_where_the_weight_has_directions():
     model = mlp(40, 40, 40)
     with torch.no_grad():
         model[0].weight.copy_(torch.randn(40, 2) @ torch.randn(2, 40))  # rank 2
-    ranks = ranks_of(ks.germinate(model, budget=0.6, allocation="spectrum"))
+    ranks = ranks_of(ks.germinate(model, budget=0.6, allocation="spectrum", over="weights"))
     assert ranks["0.weight"] <= 3
     assert ranks["2.weight"] > 10
 
 
 def test_ranks_by_pattern_and_the_rest_by_delta():
-    net = ks.germinate(mlp(20, 30, 10), 0.5, min_rank=1, ranks={"0.*": 7})
+    net = ks.germinate(mlp(20, 30, 10), 0.5, min_rank=1, ranks={"0.*": 7}, over="weights")
     assert ranks_of(net) == {"0.weight": 7, "2.weight": 5}
-    assert ranks_of(ks.germinate(mlp(20, 30, 10), ranks={"*": 999})) == {"0.weight": 20, "2.weight": 10}
+    assert ranks_of(ks.germinate(mlp(20, 30, 10), ranks={"*": 999}, over="weights")) == {"0.weight": 20, "2.weight": 10}
 
 
-@pytest.mark.parametrize("convert", [ks.germinate, ks.bayesianize])
+def test_the_default_is_a_budget_with_a_floor_under_ranks():
+    model = ks.models.resnet18(10, 1)
+    assert ranks_of(ks.germinate(model)) == ranks_of(ks.germinate(model, budget=0.31))
+    assert ks.germinate(model).weights["fc.weight"].rank == 10
+    small = mlp(20, 30, 10)  # .31 of which would be some four channels a layer
+    assert ranks_of(ks.germinate(small)) == {"0.weight": 16, "2.weight": 10}
+    assert ranks_of(ks.germinate(nn.Linear(2, 1))) == {"weight": 1}
+    # Of one layer, the budget is its own, and not that of the network around it.
+    last = ks.germinate(model, where=lambda name, parameter: name == "layer4.1.conv2.weight")
+    own = ks.germinate(model.layer4[1].conv2)
+    assert last.weights["layer4.1.conv2.weight"].rank == own.weights["weight"].rank > 100
+
+
+@pytest.mark.parametrize("convert", [partial(ks.germinate, over="weights"), ks.bayesianize])
 def test_sigma_starts_relative_to_the_layer(convert):
     model = mlp(20, 30, 10)
     with torch.no_grad():
@@ -129,27 +144,45 @@ def test_factors_drawn_by_the_kernels_are_those_of_plain_operations(layer, over,
 
 
 BAD = {
-    "budget too small": (lambda m: ks.germinate(m, budget=1e-4), ["budget is 0.0001", "rank 1", "at least"]),
-    "budget negative": (lambda m: ks.germinate(m, budget=-1), ["budget is -1", "above 0"]),
-    "budget nan": (lambda m: ks.germinate(m, budget=float("nan")), ["budget is nan"]),
-    "budget and delta": (lambda m: ks.germinate(m, 0.5, budget=0.3), ["budget is 0.3", "leave out delta"]),
-    "allocation unknown": (lambda m: ks.germinate(m, budget=0.5, allocation="late"), ["'late'", "'early'"]),
-    "no such layer": (lambda m: ks.germinate(m, ranks={"head.*": 3}), ["'head.*'", "0.weight", "2.weight"]),
-    "rank zero": (lambda m: ks.germinate(m, ranks={"0.*": 0}), ["ranks has 0", "at least 1"]),
+    "budget too small": (
+        lambda m: ks.germinate(m, budget=1e-4, over="weights"),
+        ["budget is 0.0001", "rank 1", "at least"],
+    ),
+    "budget negative": (lambda m: ks.germinate(m, budget=-1, over="weights"), ["budget is -1", "above 0"]),
+    "budget nan": (lambda m: ks.germinate(m, budget=float("nan"), over="weights"), ["budget is nan"]),
+    "budget and delta": (
+        lambda m: ks.germinate(m, 0.5, budget=0.3, over="weights"),
+        ["budget is 0.3", "leave out delta"],
+    ),
+    "allocation unknown": (
+        lambda m: ks.germinate(m, budget=0.5, allocation="late", over="weights"),
+        ["'late'", "'early'"],
+    ),
+    "no such layer": (
+        lambda m: ks.germinate(m, ranks={"head.*": 3}, over="weights"),
+        ["'head.*'", "0.weight", "2.weight"],
+    ),
+    "rank zero": (lambda m: ks.germinate(m, ranks={"0.*": 0}, over="weights"), ["ranks has 0", "at least 1"]),
     "over unknown": (lambda m: ks.germinate(m, over="biases"), ["'biases'", "'weights'", "'factors'", "'channels'"]),
     "fixed factors": (lambda m: ks.germinate(m, over="factors", fixed=True), ["fixed=True", "leave one"]),
     "offset for factors": (
         lambda m: ks.germinate(m, over="factors", rho_offset=-3.0),
         ["rho_offset is -3.0", "sigma"],
     ),
-    "delta a word": (lambda m: ks.germinate(m, "x"), ["delta is 'x'", "must be a number"]),
-    "min_rank a fraction": (lambda m: ks.germinate(m, min_rank=2.5), ["min_rank is 2.5", "whole number"]),
-    "budget a word": (lambda m: ks.germinate(m, budget="x"), ["budget is 'x'", "must be a number"]),
-    "ranks a word": (lambda m: ks.germinate(m, ranks="x"), ["ranks is 'x'", "layer1.*"]),
-    "ranks by number": (lambda m: ks.germinate(m, ranks={3: 4}), ["ranks is {3: 4}", "names of weights"]),
+    "delta a word": (lambda m: ks.germinate(m, "x", over="weights"), ["delta is 'x'", "must be a number"]),
+    "min_rank a fraction": (
+        lambda m: ks.germinate(m, min_rank=2.5, over="weights"),
+        ["min_rank is 2.5", "whole number"],
+    ),
+    "budget a word": (lambda m: ks.germinate(m, budget="x", over="weights"), ["budget is 'x'", "must be a number"]),
+    "ranks a word": (lambda m: ks.germinate(m, ranks="x", over="weights"), ["ranks is 'x'", "layer1.*"]),
+    "ranks by number": (
+        lambda m: ks.germinate(m, ranks={3: 4}, over="weights"),
+        ["ranks is {3: 4}", "names of weights"],
+    ),
     "sigma a word": (lambda m: ks.bayesianize(m, sigma="x"), ["sigma is 'x'", "must be a number"]),
     "offset a word": (lambda m: ks.bayesianize(m, rho_offset="x"), ["rho_offset is 'x'", "must be a number"]),
-    "sigma zero": (lambda m: ks.germinate(m, sigma=0.0), ["sigma is 0.0", "above 0"]),
+    "sigma zero": (lambda m: ks.germinate(m, sigma=0.0, over="weights"), ["sigma is 0.0", "above 0"]),
 }
 
 

@@ -107,7 +107,9 @@ def digits():
 
 def test_curves_are_the_metrics_of_each_damaged_test_set(digits):
     data, split = digits
-    net = ks.germinate(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10)))
+    net = ks.germinate(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10)), over="weights"
+    )
     training = Batches(data.train.select(torch.arange(64)), data.mean, data.std, 32)
     settings = {"samples": 3, "seed": 4, "update_bn": training}
     curves = shift_curves(net, split, data.mean, data.std, ["occlusion", "blur"], **settings)

@@ -24,12 +24,14 @@ def resnet(dropout=0.0):
 
 
 def ksn():
-    return ks.germinate(resnet(), 0.5, min_rank=2)
+    return ks.germinate(resnet(), 0.5, min_rank=2, over="weights")
 
 
 NETS = {
     "ksn": ksn,
-    "last_layer": lambda: ks.germinate(resnet(), 1.0, where=lambda name, parameter: name == "fc.weight"),
+    "last_layer": lambda: ks.germinate(
+        resnet(), 1.0, where=lambda name, parameter: name == "fc.weight", over="weights"
+    ),
     "dropout": lambda: resnet(dropout=0.3),
     "bayesian_ensemble": lambda: nn.ModuleList([ks.germinate(resnet(), fixed=True), ks.bayesianize(resnet())]),
 }
@@ -227,7 +229,7 @@ def saved(tmp_path):
 
 
 def other_width():
-    return ks.germinate(ks.models.resnet18(3, 1, stem="cifar", width=8), 0.5, min_rank=2)
+    return ks.germinate(ks.models.resnet18(3, 1, stem="cifar", width=8), 0.5, min_rank=2, over="weights")
 
 
 @pytest.mark.parametrize("other", [other_width, resnet], ids=["width", "plain"])
@@ -246,7 +248,7 @@ def test_weights_of_another_architecture_are_refused(other, saved, tmp_path):
     ids=["structure", "parameter", "shape"],
 )
 def test_a_wrong_model_is_an_error_that_names_the_file(wrong, tmp_path):
-    ks.save(ks.germinate(nn.Sequential(nn.Linear(3, 4, bias=False))), tmp_path)
+    ks.save(ks.germinate(nn.Sequential(nn.Linear(3, 4, bias=False)), over="weights"), tmp_path)
     with pytest.raises(StorageError, match=str(tmp_path)):
         ks.load(tmp_path, model=wrong)
 

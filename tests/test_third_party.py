@@ -58,7 +58,7 @@ TEXT = {
 LABELS = torch.tensor([0, 1, 2, 0])
 MODELS = {"resnet": (resnet, IMAGES), "vit": (vit, IMAGES), "bert": (bert, TEXT)}
 CONVERSIONS = {
-    "seed": lambda model: ks.germinate(model, 0.5, min_rank=2),
+    "seed": lambda model: ks.germinate(model, 0.5, min_rank=2, over="weights"),
     "fixed": lambda model: ks.germinate(model, 0.5, min_rank=2, fixed=True),
     "mean_field": ks.bayesianize,
 }
@@ -77,7 +77,7 @@ def logits(output):
 def test_at_delta_one_it_is_the_same_model(model):
     make, batch = MODELS[model]
     plain = make().eval()
-    net = ks.germinate(plain, 1.0)
+    net = ks.germinate(plain, 1.0, over="weights")
     torch.testing.assert_close(net(**batch).logits, plain(**batch).logits, rtol=1e-4, atol=1e-5)
     chosen = {name for name, p in plain.named_parameters() if p.dim() >= 2}
     assert set(net.weights) == chosen
@@ -123,7 +123,7 @@ def test_berts_embedding_is_its_output_layer():
     plain = transformers.BertForMaskedLM(bert_config())
     first, second = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
     assert plain.get_parameter(first) is plain.get_parameter(second)
-    net = ks.germinate(plain, 0.5, min_rank=2)
+    net = ks.germinate(plain, 0.5, min_rank=2, over="weights")
     assert net.weights[first] is net.weights[second]
     draw = net.draw()
     assert draw.weights[first] is draw.weights[second]
@@ -134,7 +134,7 @@ def test_berts_embedding_is_its_output_layer():
 
 
 def test_resnet_statistics_are_estimated_again():
-    net = ks.germinate(resnet(), 0.5, min_rank=2)
+    net = ks.germinate(resnet(), 0.5, min_rank=2, over="weights")
     before = {name: b.clone() for name, b in net.named_buffers()}
     likelihood = ks.likelihoods.Categorical(read=logits)
     p = ks.predict(net, [IMAGES], samples=2, likelihood=likelihood, update_bn=[IMAGES])

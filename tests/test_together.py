@@ -1,6 +1,7 @@
 """Weights drawn together are those drawn one by one, in few operations; so are draws that run together."""
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def mixed():
     """Kernel seeds of equal shapes and of others, and one of every other kind."""
     torch.manual_seed(0)
     model = mlp(*[6] * 5, 7, 5, 4, 5, 3, 4)
-    seeds = ks.germinate(model, 0.5, min_rank=2).weights
+    seeds = ks.germinate(model, 0.5, min_rank=2, over="weights").weights
     names = iter(seeds)  # in the order in which weights are converted
     own = {
         "10.weight": ks.MeanField,
@@ -143,7 +144,10 @@ def test_what_a_draw_costs_grows_little_with_the_network():
     spec = importlib.util.spec_from_file_location("operations", path)
     counts = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(counts)
-    for convert, most, views_each in ((ks.germinate, (115, 68), 6), (ks.bayesianize, (91, 57), 6)):
+    for convert, most, views_each in (
+        (partial(ks.germinate, over="weights"), (115, 68), 6),
+        (ks.bayesianize, (91, 57), 6),
+    ):
         (all_few, few), (all_many, many) = (counts.of_a_draw(convert(mlp(*[8] * n))) for n in (4, 14))
         assert all_few <= most[0]
         assert few == many <= most[1]  # what computes something is the same for any number of equal layers
@@ -201,7 +205,7 @@ def draws(net, count=4):
 
 @torch.no_grad()
 def test_small_networks_run_their_draws_at_once(monkeypatch):
-    net = trained(ks.germinate(Net(), 0.5, min_rank=2))
+    net = trained(ks.germinate(Net(), 0.5, min_rank=2, over="weights"))
     made = draws(net)
     expected = [draw(X)["logits"] for draw in made]
     monkeypatch.setattr(Net, "forward", counted := Counted(Net.forward))
@@ -227,7 +231,7 @@ class Counted:
 @torch.no_grad()
 @pytest.mark.parametrize("extra", [counting, remembering, assigning, branching, noisy, wrong])
 def test_what_vmap_cannot_take_runs_one_by_one(extra):
-    net = trained(ks.germinate(Net(extra), 0.5, min_rank=2))
+    net = trained(ks.germinate(Net(extra), 0.5, min_rank=2, over="weights"))
     made, ensemble = draws(net), None
     for _ in range(2):
         torch.manual_seed(0)
@@ -246,8 +250,8 @@ def test_what_vmap_cannot_take_runs_one_by_one(extra):
 @torch.no_grad()
 def test_large_networks_and_convolutions_run_one_by_one(monkeypatch):
     convolution = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(16, 3))
-    assert Ensemble(draws(ks.germinate(convolution)))._tensors is None
-    net = ks.germinate(Net())
+    assert Ensemble(draws(ks.germinate(convolution, over="weights")))._tensors is None
+    net = ks.germinate(Net(), over="weights")
     with assuming(ONE_BY_ONE):
         assert Ensemble(draws(net))._tensors is None
     small = Ensemble(draws(net))
@@ -260,7 +264,7 @@ def test_large_networks_and_convolutions_run_one_by_one(monkeypatch):
 
 
 def test_predict_has_the_same_result_either_way(monkeypatch):
-    net, x = trained(ks.germinate(Net(), 0.5, min_rank=2)), torch.randn(20, 6)
+    net, x = trained(ks.germinate(Net(), 0.5, min_rank=2, over="weights")), torch.randn(20, 6)
     likelihood = ks.likelihoods.Categorical()
     monkeypatch.setattr(
         likelihood, "predictive", lambda outs, of=likelihood.predictive: of([o["logits"] for o in outs])
@@ -295,9 +299,9 @@ def test_draws_of_weights_alone_are_those_with_a_kl(make, monkeypatch):
 
 
 def test_only_gaussians_in_float32_are_drawn_so():
-    net = trained(ks.germinate(mlp(6, 5, 4)))
+    net = trained(ks.germinate(mlp(6, 5, 4), over="weights"))
     pruned = ks.prune(net, 0.5)
-    for other in (ks.germinate(mlp(6, 5, 4)).double(), pruned):
+    for other in (ks.germinate(mlp(6, 5, 4), over="weights").double(), pruned):
         assert not Values.supports(other.posterior().decoded)
         at_once = samples_of(other, AT_ONCE)
         same = generator(1)

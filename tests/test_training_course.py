@@ -19,10 +19,12 @@ import kernelseed as ks
 from kernelseed.core import Moment
 from kernelseed.errors import ArgumentError, ConfigError, MissingPackageError, StorageError
 from kernelseed.methods import Engine, make
-from kernelseed.training import Config, RunFolder, train, trainer
+from kernelseed.training import Config, RunFolder, recipe, train, trainer
 from kernelseed.training.learning_rate import lr_factor
 
-SMALL = Config(width=8, epochs=3, batch_size=480, samples=2, update_bn=0)  # three steps an epoch
+SMALL = Config(  # three steps an epoch
+    width=8, epochs=3, batch_size=480, samples=2, update_bn=0, schedule="constant", warmup=0, plain_epochs=0
+)
 
 
 @pytest.fixture(autouse=True)
@@ -284,7 +286,7 @@ def test_a_warm_start_keeps_the_function_and_the_run_says_where_it_came_from(kin
         return build(self)
 
     monkeypatch.setattr(trainer.Training, "configure_optimizers", recording)
-    options = {"delta": 1.0, "rho_offset": -20.0, "lr": 1e-9}
+    options = {"delta": 1.0, "over": "weights", "rho_offset": -20.0, "lr": 1e-9}
     config = dataclasses.replace(SMALL, epochs=1, options=options, init_from=str(source))
     result = train(config, tmp_path / "a", progress=False)
     x = torch.rand(5, 1, 8, 8)
@@ -296,7 +298,7 @@ def test_a_warm_start_keeps_the_function_and_the_run_says_where_it_came_from(kin
 
 
 def test_a_warm_start_from_what_does_not_fit_is_one_line_and_leaves_no_folder(baseline, tmp_path):
-    ks.save(ks.germinate(mlp()), tmp_path / "seeds")
+    ks.save(ks.germinate(mlp(), over="weights"), tmp_path / "seeds")
     (tmp_path / "broken.safetensors").write_bytes(b"x" * 99)
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     narrow = dataclasses.replace(SMALL, width=4)
@@ -510,3 +512,36 @@ def test_a_logger_gets_the_settings_and_the_curves(name, stub, tmp_path, monkeyp
     assert given["name"] == "a"
     assert str(given["epochs"]) == "1"
     assert given["nll_epoch"] == pytest.approx(RunFolder(tmp_path / "a").metrics()[0]["train_nll"])
+
+
+# Recipes
+
+
+def test_the_defaults_are_the_recipe_and_the_papers_settings_have_a_name():
+    course = ("schedule", "warmup", "num_plain_epochs", "update_bn")
+    assert [getattr(Config(epochs=10), name) for name in course] == ["cosine", 0.05, 2, 0]
+    paper = Config.from_json({**recipe("paper", "ksn"), "epochs": 10})
+    assert [getattr(paper, name) for name in course] == ["constant", 0, 0, 0]
+    assert paper.build_method() == make("ksn", delta=0.25, min_rank=1, init="glorot", over="weights")
+    assert recipe("kernelseed", "ksn") == {}
+    with pytest.raises(ConfigError, match="recipe is 'papers'; allowed: kernelseed, paper"):
+        recipe("papers", "ksn")
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        ({}, 1),
+        ({"method": "bnn"}, 1),
+        ({"method": "baseline"}, 0),
+        ({"method": "ivon"}, 0),
+        ({"options": {"init": "glorot"}}, 0),
+        ({"init_from": "runs/plain"}, 0),
+        ({"patience": 1, "validation": 0.1}, 0),
+        ({"epochs": 2}, 0),
+        ({"epochs": 20}, 4),
+    ],
+)
+def test_a_fifth_of_the_epochs_is_plain_where_that_can_be(changes, epochs):
+    config = Config(**{"epochs": 5, **changes})
+    assert config.num_plain_epochs == config.as_json()["plain_epochs"] == epochs

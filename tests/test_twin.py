@@ -90,7 +90,7 @@ def test_a_buffer_of_the_draws_own_stays_the_draws():
 
 @pytest.mark.parametrize("mode", [True, False])
 def test_batchnorm_statistics_follow_training_and_not_evaluation(mode):
-    net = ks.germinate(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))).train(mode)
+    net = ks.germinate(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), over="weights").train(mode)
     draw = net.draw()
     draw(X)
     expected = 0.1 * nn.functional.linear(X, draw.weights["0.weight"], net.skeleton[0].bias).mean(0)

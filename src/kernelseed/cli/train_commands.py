@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelseed import training
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.options import TrustModel, own_model, takes_settings
 from kernelseed.cli.run_commands import write_report
 from kernelseed.cli.show import comparison, complain, console, free_name, literal, print_json, say
 from kernelseed.models import agreed, is_path
-from kernelseed.training import LOGGERS, Config, RunFolder, differences, overlay, read_settings
+from kernelseed.training import LOGGERS, RECIPES, Config, RunFolder, differences, overlay, read_settings
 
-DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {"delta": 0.25}}
+DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {}}
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -45,6 +46,7 @@ def demo_command(
 def train_command(
     given: dict[str, Any],
     out: Annotated[Path | None, typer.Option(help="The run's folder; it must not exist, unless resumed.")] = None,
+    recipe: Annotated[str, typer.Option(help=f"What settings start from: {', '.join(RECIPES)}.")] = RECIPES[0],
     config: Annotated[Path | None, typer.Option(help="Settings as JSON or YAML; options given here win.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print what would run, and exit.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
@@ -60,7 +62,9 @@ def train_command(
     """
     if out is None and (resume or not print_config):
         raise typer.BadParameter("a run needs a folder of its own.", param_hint="--out")
-    chosen = _chosen(given, config, RunFolder(out) if resume and out else None)
+    if resume and recipe != RECIPES[0]:
+        raise typer.BadParameter("a resumed run keeps its own settings: leave it out.", param_hint="--recipe")
+    chosen = _chosen(given, recipe, config, RunFolder(out) if resume and out else None)
     if print_config:
         return print_json(chosen.as_json())
     assert out is not None
@@ -86,11 +90,12 @@ def train_command(
     console.print(f"Run: [bold]{run}[/]    next: kernelseed report {run} -o report.html", soft_wrap=True)
 
 
-def _chosen(given: dict[str, Any], file: Path | None, resumed: RunFolder | None) -> Config:
-    """The settings of the run that is resumed, if any; over them those of the file; over both the options given."""
-    below = resumed.training_config().as_json() if resumed else {}
+def _chosen(given: dict[str, Any], name: str, file: Path | None, resumed: RunFolder | None) -> Config:
+    """The settings of the run that is resumed, or of the recipe; over them those of the file; over both the options."""
+    read = {} if file is None else read_settings(file)
+    method = given.get("method", read.get("method", Config().method))
+    below = resumed.training_config().as_json() if resumed else training.recipe(name, method)
     if file is not None:
-        read = read_settings(file)
         if read.get("options"):  # which belong to a method, be it the default
             read.setdefault("method", Config().method)
         below = overlay(below, read)

@@ -16,7 +16,8 @@ from kernelseed.core.ranks import ALLOCATIONS, Layer, Layers, Ranks, by_pattern,
 from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, WeightDistribution
 from kernelseed.errors import ArgumentError
 
-DELTA, MIN_RANK, RHO_OFFSET, FACTOR_SIGMA = 0.25, 16, -5.0, 0.05
+BUDGET, DELTA, MIN_RANK, RHO_OFFSET, FACTOR_SIGMA = 0.31, 0.25, 16, -5.0, 0.05
+OVER = "channels"
 
 
 def germinate(
@@ -31,23 +32,25 @@ def germinate(
     sigma: float | None = None,
     init: str = "model",
     fixed: bool = False,
-    over: str = "weights",
+    over: str = OVER,
     where: Where | None = None,
 ) -> BayesianModule:
     """A kernel seed network (KSN) from any module; `model` itself is not changed.
 
-    delta       the share of channels that a seed keeps: C_pip = min(C_f, max(min_rank, ceil(delta * C_f))); default .25
+    By default it has .31 of the parameters that it replaces, and every seed at least 16 channels. To choose otherwise:
+
+    delta       the share of channels that a seed keeps: C_pip = min(C_f, max(min_rank, ceil(delta * C_f)))
     min_rank    a lower limit of C_pip, default 16. With the paper's 1 a ten-class classifier has rank 3 at delta .25
     budget      instead of delta: the share of the plain network's parameters that the whole network may have
     allocation  how a budget is shared: "early" (the same rank for all, so that small layers keep full rank), "uniform"
                 (the same share of channels) or "spectrum" (the same share of squared singular values)
-    ranks       ranks by name, `{"layer1.*": 64}`; other layers follow delta
-    rho_offset  the initial rho of all weights; sigma = softplus(rho), so -5 is a sigma of .0067
-    sigma       instead of rho_offset: the initial sigma as a share of the root mean square of each weight, such as .05
+    ranks       ranks by name, `{"layer1.*": 64}`; other layers follow delta, default .25
+    rho_offset  over weights: the initial rho of all of them; sigma = softplus(rho), so -5 is a sigma of .0067
+    sigma       the initial sigma as a share of the root mean square of each weight or factor, such as .05
     init        "model": the best approximation of the given weights, exact at full rank; "glorot": the paper's
     fixed       FKSN: only the mean, no sampling, KL 0
-    over        what is random: "weights" (the paper's), or "factors" and "channels", Gaussians on seed and germinator
-                with a sigma for each number or for each channel (sigma starts at .05 of the factor's root mean square)
+    over        what is random: "weights" (the paper's), or seed and germinator, with a sigma for each of their channels
+                ("channels") or numbers ("factors"), which starts at .05 of the factor's root mean square
     where       where(name, parameter) -> bool chooses among the parameters of two or more axes. By default all but
                 those of normalisation layers, and the magnitudes of `weight_norm`
 
@@ -60,10 +63,12 @@ def germinate(
         raise ArgumentError(f"init is {init!r}; allowed are {', '.join(map(repr, INITS))}.")
     chosen = choose_parameters(model, where)
     layers = {name: Layer(p.detach(), kind.channel_cost(p.shape)) for name, (p, _) in chosen.items()}
-    if budget is None:
-        found = _by_share(layers, delta, min_rank, ranks)
-    else:
+    if budget is not None:
         found = _by_budget(model, layers, kind.layer_cost, budget, allocation, delta, min_rank, ranks)
+    elif delta is min_rank is ranks is None:
+        found = _by_default(model if where is None else None, layers, kind.layer_cost, allocation)
+    else:
+        found = _by_share(layers, delta, min_rank, ranks)
     weights = {name: kind.make(layer.weight, *INITS[init](layer.weight, found[name])) for name, layer in layers.items()}
     return assemble(model, chosen, weights)
 
@@ -102,9 +107,28 @@ def _kind(over: str, fixed: bool, rho_offset: float, sigma: float | None) -> Kin
         raise ArgumentError(f"rho_offset is {rho_offset} with over={over!r}, where sigma is a share: use sigma=0.05.")
     if not fixed:
         return kinds[over]
-    if over != "weights":
+    if over not in ("weights", OVER):
         raise ArgumentError(f"over is {over!r} with fixed=True, where nothing is random: leave one of them out.")
     return Kind(lambda w, seed, g: FixedKernelSeed(seed, g, w.shape), 1, 1)
+
+
+def _by_default(model: nn.Module | None, layers: Layers, layer_cost: int, allocation: str) -> Ranks:
+    """Within the budget of the model, or of the layers alone; above it if the floor under ranks needs more."""
+    check_allocation(allocation)
+    converted = sum(layer.weight.numel() for layer in layers.values())
+    whole = converted if model is None else sum(p.numel() for p in model.parameters())
+    left = math.floor(BUDGET * whole) - (whole - converted) - layer_cost * len(layers)
+    floors = {name: min(layer.full_rank, MIN_RANK) for name, layer in layers.items()}
+    if left < sum(layer.channel_cost for layer in layers.values()):
+        return floors
+    found = within_budget(layers, left, allocation)
+    return {name: max(found[name], floor) for name, floor in floors.items()}
+
+
+def check_allocation(allocation: str) -> None:
+    """An error unless it is one of the rules."""
+    if allocation not in ALLOCATIONS:
+        raise ArgumentError(f"allocation is {allocation!r}; allowed are {', '.join(map(repr, ALLOCATIONS))}.")
 
 
 def _by_share(layers: Layers, delta: float | None, min_rank: int | None, ranks: Mapping[str, int] | None) -> Ranks:
@@ -126,8 +150,7 @@ def _by_budget(
     check_number("budget", budget, "it is a share of the plain parameters, such as 0.31")
     if not (budget > 0 and math.isfinite(budget)):
         raise ArgumentError(f"budget is {budget}; it is a share of the plain parameters, such as 0.31: above 0.")
-    if allocation not in ALLOCATIONS:
-        raise ArgumentError(f"allocation is {allocation!r}; allowed are {', '.join(map(repr, ALLOCATIONS))}.")
+    check_allocation(allocation)
     plain = sum(p.numel() for p in model.parameters())
     converted = sum(layer.weight.numel() for layer in layers.values())
     rest = plain - converted + layer_cost * len(layers)

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from kernelseed.core import (
     ALLOCATIONS,
+    BUDGET,
+    DELTA,
     ELBO,
     INITS,
+    MIN_RANK,
     BayesianModule,
     Likelihood,
     Moment,
@@ -104,8 +107,10 @@ def elbo_of(method: Variational, num_data: int, likelihood: Likelihood = CLASSES
 class Seeds(Converted):
     """What the kernel seed networks share: how large their seeds are, where they start, and how fast they learn."""
 
-    delta: float = setting(0.25, "the share of channels that a seed keeps", above=0, most=1)
-    min_rank: int = setting(16, "a floor under a seed's channels", least=1)
+    delta: float | None = setting(
+        None, f"the share of channels that a seed keeps (default: a budget of {BUDGET:g})", above=0, most=1
+    )
+    min_rank: int | None = setting(None, f"a floor under a seed's channels (default: {MIN_RANK})", least=1)
     budget: float | None = setting(
         None, "instead of delta: the share of the plain network's parameters that it may have", above=0, most=1000
     )
@@ -122,27 +127,26 @@ class Seeds(Converted):
     def sizes(self) -> dict[str, Any]:
         """What decides how large the seeds are, as `germinate` takes it."""
         ranks = _parse_ranks(self.ranks) if self.ranks else None
-        if self.budget is None:
-            return {"delta": self.delta, "min_rank": self.min_rank, "ranks": ranks}
-        defaults = settings_of(type(self))
         for name in ("delta", "min_rank", "ranks"):
-            if (value := getattr(self, name)) != defaults[name].default:
+            if (value := getattr(self, name)) is not None and self.budget is not None:
                 raise ArgumentError(
                     f"{name} is {value!r} with budget {self.budget}, which decides all ranks: leave one of them out."
                 )
-        return {"budget": self.budget, "allocation": self.allocation}
+        shares = {"delta": self.delta, "min_rank": self.min_rank, "ranks": ranks}
+        return {**shares, "budget": self.budget, "allocation": self.allocation}
 
     def build_again(self, model: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
         """With these ranks, whatever the weights would give."""
         text = ",".join(f"{escape(name)}={rank}" for name, rank in ranks.items())
-        delta, floor = (settings_of(type(self))[name].default for name in ("delta", "min_rank"))
-        return replace(self, budget=None, delta=delta, min_rank=floor, ranks=text).build(model)
+        return replace(self, budget=None, delta=None, min_rank=None, ranks=text).build(model)
 
     def size_label(self) -> str:
-        """How large the seeds are, for tables."""
+        """How large the seeds are, for tables; empty for the default size."""
         if self.budget is not None:
-            return f"budget {self.budget:g}"
-        return "own ranks" if self.ranks else f"δ={self.delta:g}"
+            return f" budget {self.budget:g}"
+        if self.delta is self.min_rank is self.ranks is None:
+            return ""
+        return " own ranks" if self.ranks else f" δ={DELTA if self.delta is None else self.delta:g}"
 
     def groups(self, net: nn.Module) -> Groups:
         """Seeds, germinators, and the rest: BatchNorm, biases."""
@@ -189,7 +193,7 @@ class FKSN(Seeds):
 
     def label(self, ensemble: bool) -> str:
         """The paper's name, with delta or what stands for it."""
-        return f"FKSN {self.size_label()}"
+        return f"FKSN{self.size_label()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +201,7 @@ class KSN(Seeds, Variational):
     """The kernel seed network."""
 
     over: str = setting(
-        "weights", "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
+        "channels", "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
     )
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -219,14 +223,15 @@ class KSN(Seeds, Variational):
     def label(self, ensemble: bool) -> str:
         """The paper's names, with delta or what stands for it."""
         over = "" if self.over == "weights" else f" {self.over}"
-        return f"KSN-{'E' if ensemble else 'P'}{over} {self.size_label()}"
+        return f"KSN-{'E' if ensemble else 'P'}{over}{self.size_label()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastLayerKSN(KSN):
     """A plain network whose last layer alone is a kernel seed."""
 
-    delta: float = 1.0
+    delta: float | None = 1.0
+    over: str = "weights"
 
     def where(self, model: nn.Module) -> Where:
         """The last of the weights of two or more axes, which is the head in every common architecture."""

@@ -5,6 +5,7 @@
     evaluate("runs/a", samples=30)
 
 Config                                what a run is
+recipe, RECIPES                       settings under a name: ours, or the paper's
 overlay, differences, read_settings   settings from several places: which win, and which are not the same
 train, LOGGERS                        from a config to a finished run folder; where its curves can go
 RunFolder, read_result                the files of a run
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelseed.errors import MissingPackageError
 from kernelseed.training.config import Config, differences, overlay, read_settings
+from kernelseed.training.courses import RECIPES, recipe
 from kernelseed.training.evaluation import evaluate
 from kernelseed.training.inference import predict_files, predict_split
 from kernelseed.training.inspection import describe_run
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOGGERS",
     "MEASURED",
+    "RECIPES",
     "Config",
     "RunFolder",
     "average_curve",
@@ -48,6 +51,7 @@ __all__ = [
     "pruning_curve",
     "read_result",
     "read_settings",
+    "recipe",
     "shift_curves",
     "summarise",
     "train",

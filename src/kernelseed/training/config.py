@@ -24,6 +24,8 @@ from kernelseed.training.tasks import task_of
 
 MOST_YAML = 1 << 20
 TRAINING_BYTES = 16  # a parameter, its gradient and Adam's two averages
+PLAIN_SHARE = 0.2
+"""Of a run's epochs, for the plain network that a method takes over."""
 IMAGE_MODEL, TABLE_MODEL = "resnet18", "mlp"
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
@@ -57,17 +59,18 @@ class Config:
     epochs: int = setting(5, "passes over the training data", least=1, most=1_000_000)
     batch_size: int = setting(128, "images in a minibatch of one device", least=1)
     accumulate: int = setting(1, "minibatches in a step, each with a draw of its own", least=1, most=1_000_000)
-    schedule: str = setting("constant", "how the learning rate goes over the run", choices=SCHEDULES)
+    schedule: str = setting("cosine", "how the learning rate goes over the run", choices=SCHEDULES)
     warmup: float = setting(
-        0, "steps over which the learning rate rises first; below 1: their share of all", least=0, most=2**31 - 1
+        0.05, "steps over which the learning rate rises first; below 1: their share of all", least=0, most=2**31 - 1
     )
     ema: float | None = setting(
         None, "decay of a running average of the weights, which is then tested and stored", above=0, below=1
     )
     init_from: str | None = setting(None, "the plain network's start: a finished run, or a safetensors file")
-    plain_epochs: float = setting(
-        0,
-        "first epochs that train the plain network, which the method then takes over; below 1: their share",
+    plain_epochs: float | None = setting(
+        None,
+        "first epochs that train the plain network, which the method then takes over; below 1: their share (default: "
+        f"{PLAIN_SHARE:g}, where the method can)",
         least=0,
         most=1_000_000,
     )
@@ -82,7 +85,7 @@ class Config:
     clip: float | None = setting(None, "the norm that gradients are clipped to", above=0)
     samples: int = setting(10, "draws that a prediction averages; 0: the posterior mean alone", least=0, most=100_000)
     update_bn: int = setting(
-        4096, "training images that each draw's BatchNorm is re-estimated from; 0: its running statistics", least=0
+        0, "training images that each draw's BatchNorm is re-estimated from; 0: its running statistics", least=0
     )
     devices: int = setting(1, "processors to train on", least=1, most=1024)
     nodes: int = setting(1, "machines to train on", least=1, most=65_536)
@@ -209,8 +212,12 @@ class Config:
 
     @property
     def num_plain_epochs(self) -> int:
-        """How many epochs `plain_epochs` means."""
-        return round(self.plain_epochs * self.epochs) if self.plain_epochs < 1 else int(self.plain_epochs)
+        """How many epochs `plain_epochs` means; by default none if the start is trained or the run may stop early."""
+        share = self.plain_epochs
+        if share is None:
+            can = self.build_method().plain() is not None and self.init_from is None and self.patience is None
+            share = PLAIN_SHARE if can else 0
+        return round(share * self.epochs) if share < 1 else int(share)
 
     def num_warmup_steps(self, total: int) -> int:
         """How many steps of so many `warmup` means."""
@@ -293,7 +300,7 @@ class Config:
 
     def as_json(self) -> dict[str, Any]:
         """A dictionary that `from_json` takes. It is whole: the method's options are all in it."""
-        return {**asdict(self), "options": asdict(self.build_method())}
+        return {**asdict(self), "options": asdict(self.build_method()), "plain_epochs": self.num_plain_epochs}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Config:

@@ -1,0 +1,212 @@
+"""The tables and the figure of recipe.md, from the result files of experiments/recipe."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from benchmark_tables import table
+
+from kernelseed import metrics
+from kernelseed.metrics import METRICS
+from kernelseed.reproduction import read_log_probs, short_commit
+from kernelseed.reproduction.result_files import read_result
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results/recipe"
+KEYS = ("accuracy", "nll", "ece")
+TOGETHER = 3
+"""The networks of a deep ensemble: one for each seed."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A network of a study, or several that predict together: its numbers, seed by seed."""
+
+    label: str
+    parameters: int
+    found: Sequence[dict[str, float]]
+
+    def values(self, key: str) -> list[float]:
+        return [each[key] for each in self.found]
+
+    def mean(self, key: str) -> float:
+        return statistics.mean(self.values(key))
+
+    def shown(self, key: str) -> str:
+        text = METRICS[key].show(self.mean(key))
+        return f"{text} ± {statistics.stdev(self.values(key)):.4f}" if len(self.found) > 1 else text
+
+
+def listed(study: str) -> dict[str, dict[str, Any]]:
+    """What each run of a study changes."""
+    known = yaml.safe_load((ROOT / "experiments/recipe/runs.yaml").read_text(encoding="utf-8"))
+    return known["studies"][study]["runs"]
+
+
+def results_of(study: str) -> dict[str, list[dict[str, Any]]]:
+    """The results of a study, seed by seed, in the order of its list."""
+    found = {name: sorted((RESULTS / study).glob(f"{name}-seed-*.json")) for name in listed(study)}
+    return {name: [read_result(path) for path in paths] for name, paths in found.items() if paths}
+
+
+def way_of(result: dict[str, Any]) -> str:
+    """Ten draws where there are draws."""
+    return "ensemble" if "ensemble" in result["metrics"] else "mean"
+
+
+def label_of(result: dict[str, Any]) -> str:
+    width = result["config"]["width"]
+    narrow = "" if width == 64 else f", width {width}"
+    return result["labels"][way_of(result)].replace("Baseline", "plain") + narrow
+
+
+def entries(study: str, suffix: str = "") -> dict[str, Entry]:
+    """The networks of a study, by name, with BatchNorm's running statistics or (" bn") with those of each draw."""
+    return {
+        name: Entry(
+            label_of(runs[0]),
+            runs[0]["parameters"]["stored"],
+            [run["metrics"][f"{way_of(run)}{suffix}"] for run in runs],
+        )
+        for name, runs in results_of(study).items()
+    }
+
+
+def together(study: str) -> dict[str, Entry]:
+    """Networks of several seeds that predict together, by the name of the single one."""
+    found = {}
+    for name, runs in results_of(study).items():
+        if len(runs) == TOGETHER:
+            kept = [read_log_probs(Path(run["log_probs"])) for run in runs]
+            probs = np.mean([_probs(log_probs[way_of(run)]) for run, (log_probs, _) in zip(runs, kept, strict=True)], 0)
+            labels = torch.from_numpy(kept[0][1].astype(np.int64))
+            summary = metrics.summary(torch.from_numpy(probs), labels)
+            found[name] = Entry(
+                f"{TOGETHER} x {label_of(runs[0])}", TOGETHER * runs[0]["parameters"]["stored"], [summary]
+            )
+    return found
+
+
+def _probs(log_probs: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(log_probs.astype(np.float64)).softmax(1).numpy()
+
+
+def on_test_set(study: str, up: str = "../") -> Callable[[], str]:
+    """All networks of a study on the test set; `up` leads from the page to the root."""
+
+    def build() -> str:
+        found, runs = entries(study), results_of(study)
+        if "plain" not in found:
+            return f"Not run yet: `{command(study)}`."
+        plain = found["plain"].parameters
+        heading = ["Network", "Params", "RS", *(METRICS[key].heading for key in KEYS), "seeds"]
+        rows = [
+            [
+                entry.label,
+                f"{entry.parameters / 1e6:.2f}M",
+                f"{entry.parameters / plain:.2f}",
+                *(entry.shown(key) for key in KEYS),
+                str(len(entry.found)) if name in found and entry is found[name] else "1 each",
+            ]
+            for name, entry in [*found.items(), *together(study).items()]
+        ]
+        return f"{table(heading, rows)}\n\n{made_by(study, runs, up)}"
+
+    return build
+
+
+def command(study: str) -> str:
+    return f"python experiments/recipe/run.py {study}"
+
+
+def made_by(study: str, runs: dict[str, list[dict[str, Any]]], up: str = "../") -> str:
+    results = [run for each in runs.values() for run in each]
+    commits = ", ".join(sorted({short_commit(run["commit"]) for run in results}))
+    return (
+        f"From [`results/recipe/{study}`]({up}results/recipe/{study}), made by `{command(study)}` at commit {commits} "
+        f"with torch {results[0]['versions']['torch']} on an {results[0]['processor']}."
+    )
+
+
+def explored(study: str) -> Callable[[], str]:
+    """What each change does, on the validation split."""
+
+    def build() -> str:
+        running, anew = entries(study), entries(study, " bn")
+        heading = ["run", "what it changes", "RS", *(METRICS[key].heading for key in KEYS), "NLL, BatchNorm anew"]
+        plain = max(run["parameters"]["plain"] for runs in results_of(study).values() for run in runs)
+        rows = []
+        for name, changes in listed(study).items():
+            if name in running:
+                one = running[name]
+                numbers = [one.shown(key) for key in KEYS]
+                rows.append([name, said(changes), f"{one.parameters / plain:.2f}", *numbers, anew[name].shown("nll")])
+        return f"{table(heading, rows)}\n\n{made_by(study, results_of(study))}"
+
+    return build
+
+
+def said(changes: dict[str, Any] | None) -> str:
+    """Settings in words."""
+    flat = {**(changes or {}), **(changes or {}).get("options", {})}
+    flat.pop("options", None)
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in flat.items() if value is not None)
+
+
+def apart(study: str) -> Callable[[], str]:
+    """How well the entropy of the prediction tells other data sets from the test set: area under the ROC curve."""
+
+    def build() -> str:
+        rows = []
+        others: list[str] = []
+        for runs in results_of(study).values():
+            others = list(runs[0].get("ood", {}))
+            areas = [statistics.mean(run["ood"][other][way_of(run)]["entropy"] for run in runs) for other in others]
+            rows.append([label_of(runs[0]), *(f"{area:.3f}" for area in areas), str(len(runs))])
+        return table(["Network", *others, "seeds"], rows) if rows else f"Not run yet: `{command(study)}`."
+
+    return build
+
+
+def draw(path: Path) -> None:
+    """Accuracy, NLL and ECE against parameters."""
+    import matplotlib.pyplot as plt
+
+    found = entries("fashion-mnist")
+    if not found:
+        return
+    colours = {"plain": "#1f2933", "MC-Drop": "#d97706", "KSN": "#2a7f62", "BNN": "#7c5cbf", "FKSN": "#3b82c4"}
+    figure, axes = plt.subplots(1, len(KEYS), figsize=(11, 3.6), layout="constrained")
+    for axis, key in zip(axes, KEYS, strict=True):
+        for kind, colour in colours.items():
+            points = sorted(
+                (entry.parameters / 1e6, entry.mean(key), entry.values(key))
+                for entry in found.values()
+                if entry.label.startswith(kind)
+            )
+            if points:
+                sizes, means, values = zip(*points, strict=True)
+                axis.plot(sizes, means, "o-" if kind == "plain" else "o", color=colour, ms=5, lw=1, label=kind)
+                axis.vlines(sizes, [min(v) for v in values], [max(v) for v in values], color=colour, lw=1)
+        axis.set_xscale("log")
+        axis.set_xlabel("parameters, millions")
+        axis.set_title(METRICS[key].heading, loc="left", fontsize=11)
+    axes[0].legend(frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "recipe_in_short": on_test_set("fashion-mnist", up=""),
+    "recipe_fashion_mnist": on_test_set("fashion-mnist"),
+    "recipe_apart": apart("fashion-mnist"),
+    "recipe_explored": explored("explore"),
+    "recipe_confirmed": explored("confirm"),
+}
