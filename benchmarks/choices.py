@@ -1,10 +1,17 @@
-"""Do layers choose the faster way? Each germinated convolution of a ResNet-18, forward and backward, in every way."""
+"""Do layers choose the faster way? Each germinated convolution of a ResNet-18, forward and backward, in every way.
 
+And how many numbers are worked on together without kernels.
+"""
+
+from functools import partial
+
+import subjects
 import torch
 import torch.nn.functional as F
 from timing import rounds
 
-from kernelseed.fast import current_costs, fold, germinate_matrix, is_transposed, thin_is_cheaper, thin_weights
+import kernelseed as ks
+from kernelseed.fast import current_costs, flat, fold, germinate_matrix, is_transposed, thin_is_cheaper, thin_weights
 from kernelseed.fast.taps import by_position, live_convolution
 
 IMAGES = 128
@@ -80,3 +87,24 @@ def measure(count):
         ratio = round(taken[chosen] / taken[best], 2)
         found[title] = {"chosen": chosen, "fastest": best, "ms": taken[best], "ratio": ratio}
     return found
+
+
+def blocks(count):
+    """The time of a draw with its KL and gradients for several sizes of `flat.CACHED`, in float64, without kernels."""
+    networks = {
+        "KSN, perceptron of 8 x 50": ks.germinate(ks.models.mlp(10, 1, (8, 8), widths=[50] * 8), over="weights"),
+        "BNN, perceptron of 2 x 200": ks.bayesianize(ks.models.mlp(10, 1, (8, 8))),
+        "KSN, ResNet-18 of width 32": ks.germinate(subjects.model(width=32), over="weights"),
+    }
+    before, found = flat.CACHED, {}
+    for name, net in networks.items():
+        named = {f"{name}, 2^{power}": partial(_draw, net.double(), 2**power) for power in (17, 0, 13, 15, 19, 21)}
+        found |= rounds(named, 2 * count, name)
+    flat.CACHED = before
+    return found
+
+
+def _draw(net, cached):
+    flat.CACHED = cached
+    draw = net.draw()
+    (draw.kl(ks.ScaleMixture()) + sum(weight.sum() for weight in draw.weights.values())).backward()

@@ -28,6 +28,7 @@ def small_networks(count):
             named[f"{name}, {kind}"] = lambda net=net, x=x: [
                 ks.predict(net, x, 10, batch_size=len(x)) for _ in range(20)
             ]
+        named[f"{name}, noise and products alone"] = subjects.noise_and_products(plain, x)
         found |= rounds(named, 2 * count, name)
     return found
 
@@ -46,6 +47,13 @@ def choices(count):
     return made.measure(count)
 
 
+def blocks(count):
+    """A draw with its KL and gradients by plain operations, against the numbers that are worked on together."""
+    import choices as made
+
+    return made.blocks(count)
+
+
 def predict(count):
     """Ten draws over 1,000 images, compared with ten plain passes."""
     x, _ = subjects.batch(1000)
@@ -59,12 +67,13 @@ def predict(count):
     }
 
     @torch.no_grad()
-    def ten_passes():
+    def ten_passes(images):
         for _ in range(10):
-            for part in x.split(250):
+            for part in images.split(250):
                 plain(part).softmax(1)
 
-    named = {"ten plain passes": ten_passes}
+    last = x.to(memory_format=torch.channels_last)
+    named = {"ten plain passes": partial(ten_passes, x), "ten plain passes, channels last": partial(ten_passes, last)}
     for name, net in nets.items():
         named[name] = partial(ks.predict, net, x, 10, batch_size=250)
     return rounds(named, max(3, count // 4), "prediction")
@@ -153,6 +162,7 @@ PARTS = {
         single_profile,
         training_steps.ddp,
         choices,
+        blocks,
         operations,
         footprint.memory,
         footprint.size,

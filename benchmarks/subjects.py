@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import kernelseed as ks
-from kernelseed.fast.taps import trim
+from kernelseed.fast import draw_values, trim
 
 NUM_DATA = 60_000
 Step = Callable[[], None]
@@ -94,6 +94,22 @@ SMALL = {
         batch(32, (13,))[0],
     ),
 }
+
+
+def noise_and_products(plain, x, draws=10, repeat=20) -> Step:
+    """What ten draws of a small network can't do without: their noise, and a product for each layer."""
+    keys = torch.randint(-(2**31), 2**31, (draws, 2)).to(torch.int32)
+    weights = [m.weight.detach() for m in plain.modules() if isinstance(m, torch.nn.Linear)]
+    inputs = [torch.randn(draws, len(x), weight.shape[1]) for weight in weights]
+    moments = [(weight.flatten(), torch.full((weight.numel(),), 0.01)) for weight in weights]
+
+    def run():
+        for _ in range(repeat):
+            for i, (rows, (mean, std)) in enumerate(zip(inputs, moments, strict=True)):
+                weights = draw_values(mean, std, keys, i, 0).view(draws, -1, rows.shape[-1])
+                torch.bmm(rows, weights.transpose(1, 2))
+
+    return run
 
 
 class _Objective(torch.nn.Module):

@@ -80,13 +80,13 @@ PIECES = {
     "convolutions": ("conv",),
     "matrix products": ("aten::mm", "aten::addmm", "aten::matmul"),
     "the draw's own passes": ("kernelseed",),
-    "normals": ("aten::normal_",),
+    "BatchNorm, ReLU, pooling": ("batch_norm", "threshold_backward", "clamp_min", "max_pool"),
     "optimizer": ("adam",),
 }
 
 
 def profile(count):
-    """Milliseconds of a training step by kind of work: plain, KSN .25 with plain operations, and KSN .25 as it is."""
+    """Milliseconds of a training step by kind of work: plain, KSN .25 by plain operations and as it is, and others."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorded
 
@@ -96,6 +96,9 @@ def profile(count):
     library = kernels.library
     ways = {"plain": (subjects.plain(x, y), library), "KSN .25 before": (subjects.ksn(x, y), lambda: None)}
     ways["KSN .25 now"] = (subjects.ksn(x, y), library)
+    ways["BNN"] = (subjects.bnn(x, y), library)
+    ways["over factors"] = (subjects.over(x, y, "factors"), library)
+    ways["over channels"] = (subjects.over(x, y, "channels"), library)
     found = {name: dict.fromkeys([*PIECES, "everything else"], 0.0) for name in ways}
     for number in range(4):
         for name, (step, kernels.library) in ways.items():

@@ -151,6 +151,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "precision": precision,
     "taps": ratios("taps", "training step, float32"),
     "choices": numbers("choices", "layer, forward and backward"),
+    "blocks": ratios("blocks", "a draw with its KL and gradients, plain operations"),
     "operations": numbers("operations", "a draw with its KL and gradients"),
     "predict": ratios("predict", "ten draws, batches of 250"),
     "small_networks": ratios("small_networks", "ten draws, 32 examples; twenty times"),

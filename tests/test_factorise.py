@@ -151,3 +151,33 @@ def test_the_faster_of_two_layers_is_found():
     small, large, x = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 4000), nn.Linear(4000, 8)), torch.randn(500, 8)
     assert export._faster(small, large, x)
     assert not export._faster(large, small, x)
+
+
+class Viewing(nn.Module):
+    """A model that can't have its channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(16, 16, 3), nn.Linear(16 * 16, 3)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).view(len(x), -1))
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_with_an_example_channels_lie_as_is_faster(last, monkeypatch):
+    def faster(one, other, x):  # layers are thin; of two networks the first has its channels last
+        return type(x) is torch.Tensor and x is image and last
+
+    image = torch.randn(2, 16, 6, 6)
+    monkeypatch.setattr(export, "_faster", faster)
+    net = ks.germinate(nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)), 0.25)
+    thin = ks.factorise(net, example=image)
+    assert thin(image).is_contiguous(memory_format=torch.channels_last) == last
+    torch.testing.assert_close(thin(image), ks.collapse(net)(image), rtol=1e-4, atol=1e-5)
+    viewing = ks.germinate(Viewing(), 0.25)
+    torch.testing.assert_close(
+        ks.factorise(viewing, example=image)(image), ks.collapse(viewing)(image), rtol=1e-4, atol=1e-5
+    )
+    small = ks.germinate(nn.Sequential(nn.Conv2d(16, 4, 3), nn.Conv2d(4, 16, 1, stride=2)), 0.25)
+    assert ks.factorise(small, example=image)(image).is_contiguous()

@@ -33,7 +33,7 @@ def factors(shape, rank=3, grad=True):
 
 
 def arguments():
-    seed_draw = (*factors((6, 4, 3, 3)), [6, 4, 3, 3], *STREAM)
+    seed_draw = (*factors((6, 4, 3, 3)), [6, 4, 3, 3], *STREAM, False, True)
     mean_draw = (torch.randn(4, 6, requires_grad=True), torch.randn(4, 6, requires_grad=True), *STREAM)
     token, prior = torch.zeros(4, dtype=torch.float64, requires_grad=True), (0.5, 1.0, 0.1)
     kl = (token, torch.randn(4, 6), torch.tensor(2.0, dtype=torch.float64), *prior)
@@ -50,10 +50,9 @@ def test_opcheck_of_the_gradients():
     message = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     value, std = torch.randn(6, 4), torch.rand(4, 6) + 0.1
     for given in ((None, message), (torch.randn(6, 4), None)):
-        torch.library.opcheck(
-            ops.draw_kernel_seed_backward.default, (*given, value.T.contiguous().T, std, seed, mean, rho, *STREAM)
-        )
-        torch.library.opcheck(ops.draw_mean_field_backward.default, (*given, value, value.abs() + 0.1, *STREAM))
+        saved = (value.T.contiguous().T, std, seed, mean, rho)
+        torch.library.opcheck(ops.draw_kernel_seed_backward.default, (*given, *saved, *STREAM, False, True))
+        torch.library.opcheck(ops.draw_mean_field_backward.default, (*given, value, value.abs() + 0.1, value - 1))
 
 
 def test_the_defaults_of_torch_do_not_matter():
@@ -162,6 +161,31 @@ def test_the_switch_of_torch_chooses_the_precision_of_the_products(shape, rank):
         close(found, exact, 0.03)
         same = [torch.equal(one, two) for one, two in zip(found, exact, strict=True)]
         assert all(same) == (not any(in_bfloat16(exact[0])))
+
+
+def test_bfloat16_autocast_is_medium_precision_also_in_gradients_that_are_made_outside_of_it():
+    torch.set_float32_matmul_precision("medium")
+    expected = drawn_with_gradients((41, 20, 3, 3), 3)
+    torch.set_float32_matmul_precision("highest")
+    parameters = factors((41, 20, 3, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        drawn = draw_kernel_seed(*parameters, torch.Size((41, 20, 3, 3)), STREAM)
+        kl = scale_mixture_kl(drawn, 0.5, 1.0, 0.1)
+    loss = drawn.value.square().sum() + 0.1 * kl
+    for one, two in zip([drawn.value, loss, *torch.autograd.grad(loss, parameters)], expected, strict=True):
+        assert torch.equal(one, two)
+    with torch.autocast("cpu", torch.float16):
+        assert in_bfloat16(parameters[0]) == (False, False)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_is_decoded_later_is_rounded_as_the_draw_was(inside):
+    net = ks.germinate(nn.Conv2d(30, 40, 3), 0.5, over="weights")
+    with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+        sample = net.draw(generator()).samples["weight"]
+    with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        again = sample.source.mean + sample.source.std * sample.noise
+    torch.testing.assert_close(again, sample.value, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

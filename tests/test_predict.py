@@ -16,7 +16,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 import kernelseed as ks
+from kernelseed import fast
 from kernelseed.core import prediction
+from kernelseed.core.network import Posterior
 from kernelseed.core.prediction import predict
 from kernelseed.core.seeds import generator_for
 
@@ -313,18 +315,38 @@ def test_draws_a_few_at_a_time_give_the_same_prediction(kind, monkeypatch):
 
 def test_only_a_few_draws_are_held_however_many_there_are(few_at_once, monkeypatch):
     net, held, most = bayesian(), weakref.WeakSet(), []
-    weights_only = ks.Draw.weights_only
+    draws = Posterior.draws
 
-    def counted(self):
-        draw = weights_only(self)
-        held.add(draw)
-        most.append(len(held))
-        return draw
+    def counted(self, *args):
+        for draw in draws(self, *args):
+            held.add(draw)
+            most.append(len(held))
+            yield draw
+            del draw
 
-    monkeypatch.setattr(ks.Draw, "weights_only", counted)
+    monkeypatch.setattr(Posterior, "draws", counted)
     ks.predict(net, X, samples=40)
     assert len(most) == 40
     assert max(most) <= 3 + 2  # the one that was looked ahead at, and the one that is being made
+
+
+@pytest.mark.parametrize("over", ["weights", "factors"])
+def test_images_lie_as_a_resnet_is_faster_and_say_the_same(over, monkeypatch):
+    net, x = ks.germinate(ks.models.resnet18(3, 1, width=8), over=over), torch.randn(6, 1, 12, 12)
+    seen, forward = [], nn.Conv2d.forward
+
+    def watched(self, images):
+        seen.append(images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous())
+        return forward(self, images)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", watched)
+    found = []
+    for ratio in (0.5, 1.0):
+        seen.clear()
+        with fast.assuming(fast.Costs(convolution=1, product=1, channels_last=ratio)):
+            found.append(ks.predict(net, x, samples=3).probs)
+        assert any(seen) == (ratio < 1)
+    torch.testing.assert_close(*found)
 
 
 def test_the_default_goes_over_the_data_once():

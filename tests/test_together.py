@@ -10,12 +10,14 @@ from kinds import generator, mlp, trained
 from torch import nn
 
 import kernelseed as ks
-from kernelseed.core import stacked
 from kernelseed.core.joint import PartSample
+from kernelseed.core.known_layers import ELEMENTWISE
 from kernelseed.core.stacked import Ensemble
-from kernelseed.fast import flat
+from kernelseed.core.values import Values
+from kernelseed.fast import Costs, assuming, flat, kernels
 
 PRIOR = ks.ScaleMixture()
+AT_ONCE, ONE_BY_ONE = Costs(convolution=1, product=1, call=1), Costs(convolution=1, product=1, byte=1)
 X = torch.randn(5, 6, generator=generator())
 
 
@@ -249,13 +251,16 @@ def test_what_vmap_cannot_take_runs_one_by_one(extra):
 def test_large_networks_and_convolutions_run_one_by_one(monkeypatch):
     convolution = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(16, 3))
     assert Ensemble(draws(ks.germinate(convolution, over="weights")))._tensors is None
-    small = Ensemble(draws(ks.germinate(mlp(6, 8, 3), over="weights")))
+    net = ks.germinate(Net(), over="weights")
+    with assuming(ONE_BY_ONE):
+        assert Ensemble(draws(net))._tensors is None
+    small = Ensemble(draws(net))
     assert small._tensors is not None
-    monkeypatch.setattr(stacked, "SMALL", 5 * 72 - 1)
     monkeypatch.setattr(torch.func, "vmap", None)
-    assert len(small(X)) == 4
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        small(X[:, :4])
+    with assuming(ONE_BY_ONE):
+        assert len(small(X)) == 4
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            small(X[:, :4])
 
 
 def test_predict_has_the_same_result_either_way(monkeypatch):
@@ -265,7 +270,103 @@ def test_predict_has_the_same_result_either_way(monkeypatch):
         likelihood, "predictive", lambda outs, of=likelihood.predictive: of([o["logits"] for o in outs])
     )
     found = []
-    for small in (2**20, 0):
-        monkeypatch.setattr(stacked, "SMALL", small)
-        found.append(ks.predict(net, x, 5, likelihood=likelihood, update_bn=x, batch_size=7).probs)
+    for costs in (AT_ONCE, ONE_BY_ONE):
+        with assuming(costs):
+            found.append(ks.predict(net, x, 5, likelihood=likelihood, update_bn=x, batch_size=7).probs)
     torch.testing.assert_close(*found)
+
+
+# --- draws that are made together, and layers that are known -------------------------------------------------------
+
+
+def samples_of(net, how, count=3):
+    with torch.no_grad(), assuming(how):
+        return [draw.weights for draw in net.posterior().draws(count, generator(1))]
+
+
+@pytest.mark.parametrize("make", [mixed, lambda: trained(ks.germinate(nn.Conv2d(30, 50, 3), over="factors"))])
+def test_draws_of_weights_alone_are_those_with_a_kl(make, monkeypatch):
+    net = make()
+    assert Values.supports(net.posterior().decoded)
+    at_once, one_by_one = samples_of(net, AT_ONCE), samples_of(net, ONE_BY_ONE)
+    posterior, same = net.posterior(), generator(1)
+    expected = [posterior.draw(same).weights_only().weights for _ in range(3)]
+    torch.testing.assert_close(at_once, expected)
+    torch.testing.assert_close(one_by_one, expected)
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    assert not Values.supports(net.posterior().decoded)
+    torch.testing.assert_close(samples_of(net, AT_ONCE), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_only_gaussians_in_float32_are_drawn_so():
+    net = trained(ks.germinate(mlp(6, 5, 4), over="weights"))
+    pruned = ks.prune(net, 0.5)
+    for other in (ks.germinate(mlp(6, 5, 4), over="weights").double(), pruned):
+        assert not Values.supports(other.posterior().decoded)
+        at_once = samples_of(other, AT_ONCE)
+        same = generator(1)
+        torch.testing.assert_close(at_once, [other.posterior().draw(same).weights for _ in range(3)])
+
+
+LAYERS = {
+    "perceptron": lambda: ks.models.mlp(3, 2, (3, 1), widths=[5]),
+    "activations": lambda: nn.Sequential(
+        nn.LeakyReLU(inplace=True),
+        nn.Linear(6, 5),
+        *(kind(5) if kind is nn.LayerNorm else kind() for kind in ELEMENTWISE),
+        nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 4, bias=False)),
+    ),
+    "axes": lambda: nn.Sequential(nn.Linear(6, 4), nn.Flatten(), nn.Linear(4, 3), nn.Flatten(0), nn.Identity()),
+    "one": lambda: nn.Linear(6, 3),
+    "noise": lambda: ks.models.WithNoise(mlp(6, 4, 2)),
+}
+
+
+LEAVES = ("weight", "bias")
+
+
+def tied():
+    """The same layer and the same activation in several places."""
+    torch.manual_seed(0)
+    layer, relu = nn.Linear(6, 6), nn.ReLU()
+    return nn.Sequential(layer, relu, layer, relu, nn.Linear(6, 3))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("where", ["weight", "weight and bias"])
+@pytest.mark.parametrize("name", [*LAYERS, "tied"])
+def test_known_layers_compute_what_each_draw_computes(name, where, monkeypatch):
+    torch.manual_seed(0)
+    model = tied() if name == "tied" else LAYERS[name]()
+    least_axes = 2 if where == "weight" else 1
+    linear = {f"{n}.{leaf}".strip(".") for n, m in model.named_modules() if type(m) is nn.Linear for leaf in LEAVES}
+    net = trained(ks.convert(model, ks.MeanField, lambda n, m: n in linear, least_axes=least_axes))
+    made = list(net.eval().posterior().draws(4, generator(2)))
+    x = X.unflatten(1, (2, 3, 1)) if name == "perceptron" else X
+    expected = [draw(x.clone()) for draw in made]
+    monkeypatch.setattr(torch.func, "vmap", None)
+    given = x.clone()
+    torch.testing.assert_close(Ensemble(made)(given), expected)
+    assert torch.equal(given, x)
+    with pytest.raises(RuntimeError):
+        Ensemble(made)(X[:, :2])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", ["hook", "forward", "train", "other layer", "drawn norm"])
+def test_what_is_not_known_is_not_run_as_if_it_were(change):
+    model = mlp(6, 5, 3)
+    if change == "other layer":
+        model.append(nn.Softmax(1))
+    if change == "drawn norm":
+        model.append(nn.LayerNorm(3))
+    net = ks.convert(model, ks.MeanField, lambda name, _: True, least_axes=1).eval()
+    if change == "hook":
+        net.skeleton[1].register_forward_hook(lambda layer, x, output: -output)
+    if change == "forward":
+        net.skeleton[1].forward = lambda x: -x
+    if change == "train":
+        net.skeleton[1].train()
+    made = list(net.posterior().draws(4, generator(2)))
+    assert Ensemble(made)._layers is None
+    torch.testing.assert_close(Ensemble(made)(X), [draw(X) for draw in made])

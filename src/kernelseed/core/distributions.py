@@ -157,16 +157,21 @@ T = TypeVar("T")
 
 
 def as_when_drawn(decode: Callable[[], T]) -> Callable[[], T]:
-    """Decode later as it would be done now: with the same grad mode, and without the saved-tensor hooks of that time.
+    """Decode later as it would be done now: with the same grad mode and autocast, and without the hooks of that time.
 
-    Activation checkpointing installs such hooks.
+    Autocast decides how germination rounds. Activation checkpointing installs hooks for saved tensors.
     """
     if torch.compiler.is_compiling():  # nothing is decoded later there
         return decode
-    with_graph = torch.is_grad_enabled()
+    with_graph, casts, dtype = (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    )
 
     def decode_later() -> T:
-        with torch.set_grad_enabled(with_graph), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        autocast, no_hooks = torch.autocast("cpu", dtype, casts), torch.autograd.graph.saved_tensors_hooks
+        with torch.set_grad_enabled(with_graph), autocast, no_hooks(_itself, _itself):
             return decode()
 
     return decode_later

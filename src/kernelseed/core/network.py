@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from kernelseed.core.joint import Joint, kl_terms
 from kernelseed.core.noise import Noise
 from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.twin import call_with
+from kernelseed.core.values import Values
 from kernelseed.core.weight_tree import WeightTree
 from kernelseed.core.weights import WeightDistribution, decode_together, sample_locally, sample_together
 
@@ -147,8 +148,18 @@ class Posterior:
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """Sample every weight once."""
-        samples = self._joint.sample(Noise.new(generator))
+        return self._at(Noise.new(generator))
+
+    def _at(self, noise: Noise) -> Draw:
+        samples = self._joint.sample(noise)
         return Draw(self.skeleton, dict(zip(self.decoded, samples.values(), strict=True)), self.aliases)
+
+    def draws(self, count: int, generator: torch.Generator | None = None) -> Iterator[Draw]:
+        """As many draws of weights alone, without graph and KL: each is what `draw(generator).weights_only()` gives."""
+        keys = Noise.keys(count, generator)
+        if Values.supports(self.decoded):
+            return (Draw(self.skeleton, samples, self.aliases) for samples in Values(self.decoded).draws(keys))
+        return (self._at(Noise(key)).weights_only() for key in keys)
 
     def mean(self) -> Draw:
         """Every weight at its mean."""

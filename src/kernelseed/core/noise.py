@@ -35,9 +35,12 @@ class Noise:
     @classmethod
     def new(cls, generator: torch.Generator | None = None) -> Noise:
         """Noise with a key from torch's generator, so that a seed determines every draw."""
-        device = "cpu" if generator is None else generator.device
-        key = torch.randint(-(2**31), 2**31, (2,), generator=generator, device=device, dtype=torch.int64)
-        return cls(key.to("cpu", torch.int32))
+        return cls(_random_words((2,), generator))
+
+    @staticmethod
+    def keys(count: int, generator: torch.Generator | None = None) -> Tensor:
+        """The keys of the next draws, (count, 2): those that one after another would have."""
+        return _random_words((count, 2), generator)
 
     def for_weight(self, index: int) -> Noise:
         """The noise of one weight of a network."""
@@ -57,6 +60,12 @@ class Noise:
     ) -> Tensor:
         """Standard normals of this shape, made in float32."""
         return normals([self], [torch.Size(shape).numel()], dtype, device).view(shape)
+
+
+def _random_words(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    device = "cpu" if generator is None else generator.device
+    words = torch.randint(-(2**31), 2**31, shape, generator=generator, device=device, dtype=torch.int64)
+    return words.to("cpu", torch.int32)
 
 
 def normals(noises: Sequence[Noise], counts: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kernelseed.core.arguments import check_count
 from kernelseed.core.batchnorm import averaging, batch_norms, blank_statistics
@@ -22,6 +22,8 @@ from kernelseed.core.predictive import Classification, Regression, concatenate, 
 from kernelseed.core.seeds import derive_seed, generator_for
 from kernelseed.core.stacked import Ensemble
 from kernelseed.errors import ArgumentError, ArgumentTypeError
+from kernelseed.fast import current_costs
+from kernelseed.models import ResNet
 
 # Of a ResNet-18, 32 draws are 1.4 GB.
 DRAWS_AT_ONCE = 32
@@ -109,7 +111,7 @@ def predict(
 
 def _look_ahead(draws: Iterator[AnyDraw]) -> tuple[bool, Iterator[AnyDraw]]:
     """Whether there are more draws than are held at once; and all the draws."""
-    first = list(islice(draws, DRAWS_AT_ONCE + 1))
+    first = list(islice(draws, DRAWS_AT_ONCE + 1))  # a small network's next are made at once, then
     return len(first) > DRAWS_AT_ONCE, chain(iter(first), draws)  # an iterator lets go of its list at the end
 
 
@@ -123,11 +125,20 @@ def _predict(draws: Iterator[AnyDraw], data: Passes, training: Passes | None, li
     device = _device_of(chunk[0])
     ensemble, parts = Ensemble(chunk), []
     for x in data:
-        outputs = ensemble(to_device(x, device))
+        outputs = ensemble(_laid_out(to_device(x, device), chunk[0].skeleton))
         parts.append(converted(likelihood.predictive(outputs), torch.device("cpu")))
     if not parts:
         raise ArgumentError("data yields no batches; give a tensor, or a loader that can be iterated (again).")
     return concatenate(parts), len(chunk)
+
+
+def _laid_out(x: Any, skeleton: nn.Module) -> Any:
+    """Images as a ResNet of ours is faster. Other networks may need them as they are, for a `view` of an output."""
+    if type(skeleton) is not ResNet or not isinstance(x, Tensor) or x.dim() != 4 or not x.is_cpu:
+        return x
+    if skeleton.conv1.out_channels % 8:  # as in training, where fewer are not safe
+        return x
+    return x.to(memory_format=current_costs().layout)  # every layer after keeps to it
 
 
 def make_draws(net: Member, samples: int, seed: int, member: int = 0) -> list[AnyDraw]:
@@ -148,8 +159,8 @@ def _draws(net: Member, samples: int, seed: int, member: int) -> Iterator[AnyDra
             yield posterior.mean().weights_only()
             return
         generator = generator_for("prediction", seed, member)
-        for _ in range(samples):
-            yield posterior.draw(generator).weights_only()
+        for start in range(0, samples, DRAWS_AT_ONCE):
+            yield from posterior.draws(min(DRAWS_AT_ONCE, samples - start), generator)
     elif samples and (inside := [name for name, m in net.named_modules() if isinstance(m, BayesianModule)]):
         raise ArgumentError(
             f"net.{inside[0]} is a BayesianModule, but net is not, so it can't be drawn from; convert the whole model "
@@ -193,14 +204,22 @@ def _estimate(draw: AnyDraw, batch: Any) -> None:
 @contextmanager
 def evaluating(modules: list[nn.Module]) -> Iterator[None]:
     """Eval mode for all, and each submodule's own mode back whatever happens."""
-    modes = {m: m.training for module in modules for m in module.modules()}
+    everything = {m for module in modules for m in module.modules()}
+    train = [m for m in everything if m.training]
+    # nn.Module.__setattr__ takes longer than a small layer; some modules do more than to remember the mode.
+    simple = all(type(m).train is nn.Module.train and "training" in vars(m) for m in everything)
     try:
-        for module in modules:
+        for m in train if simple else ():
+            vars(m)["training"] = False
+        for module in () if simple else modules:
             module.eval()
         yield
     finally:
-        for m, training in modes.items():
-            m.training = training
+        for m in train:
+            if simple:
+                vars(m)["training"] = True
+            else:
+                m.training = True
 
 
 def _module_of(net: Member) -> nn.Module:

@@ -1,7 +1,8 @@
-"""Several draws on the same inputs: one by one, or a small network's in one call by `torch.func.vmap`.
+"""Several draws on the same inputs: one by one, or a small network's in one pass.
 
-A small network spends its time on starting operations, and vmap starts them once for all draws. It computes the same.
-Whatever it can't take runs one by one: modules with control flow that depends on values, with state, or with noise.
+A small network spends its time on starting operations, and one pass starts them once for all draws. A network of
+well-known layers takes one product for each of them; others run by `torch.func.vmap`. Both compute the same. Whatever
+vmap can't take runs one by one: modules with control flow that depends on values, with state, or with noise.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernelseed.core.dropout import DropoutPass
 from kernelseed.core.inputs import tensors_of
+from kernelseed.core.known_layers import KnownLayers
 from kernelseed.core.network import Draw
 from kernelseed.core.objective import call
 from kernelseed.core.twin import call_with
+from kernelseed.core.values import StackedSample
+from kernelseed.fast import current_costs
 
-SMALL = 2**20
-"""Multiplications of a draw up to which starting its operations takes longer than they do."""
+CALLS = 3
+"""What is started for a module in a draw: its twin, its operation, and the search for what it has changed."""
 ONE_BY_ONE = (_ConvNd, nn.RNNBase)  # vmap makes slow grouped convolutions, and has no rule for recurrent layers
 
 
@@ -32,46 +36,56 @@ class Ensemble:
     def __init__(self, draws: Sequence[Draw | DropoutPass]) -> None:
         self._draws = draws
         self._tensors = _stacked(draws)
+        self._layers = None if self._tensors is None else KnownLayers.of(draws[0].skeleton, self._tensors)
         self._checked = False
+        self._starting = _starting(draws[0].skeleton)
 
     def __call__(self, x: Any) -> list[Any]:
         """The outputs, in the order of the draws."""
-        if self._tensors is None or self._multiplications(x) > SMALL:
+        if self._tensors is None or not self._gains(x):
             return [call(draw, x) for draw in self._draws]
-        if self._checked:
-            return self._at_once(x)
+        layers = self._layers if type(x) is Tensor else None
+        if layers is not None or self._checked:
+            # Whatever a module raises itself, it raises again one by one.
+            return self._tried(x, layers) or [call(draw, x) for draw in self._draws]
         skeleton = self._draws[0].skeleton
         before = _state(skeleton)
         first = call(self._draws[0], x)
-        outputs = self._tried(x) if before == _state(skeleton) else None
+        outputs = self._tried(x, None) if before == _state(skeleton) else None
         self._checked = outputs is not None and _close(outputs[0], first)
         if outputs is not None and self._checked:
             return outputs
         self._tensors = None
         return [first, *(call(draw, x) for draw in self._draws[1:])]
 
-    def _multiplications(self, x: Any) -> int:
-        """Of one draw, roughly: every weight is used once at each position of the inputs."""
+    def _gains(self, x: Any) -> bool:
+        """Whether starting a draw takes longer than writing its outputs, which leave the cache if draws run at once.
+
+        Roughly: every weight gives its outputs at each position of the inputs.
+        """
         assert self._tensors is not None
         positions = max((t.numel() // (t.shape[-1] if t.is_floating_point() else 1) for t in tensors_of(x)), default=1)
-        return positions * sum(tensor[0].numel() for tensor in self._tensors.values())
+        outputs = sum(tensor.shape[1] for tensor in self._tensors.values() if tensor.dim() > 1)
+        return self._starting > current_costs().moving(positions * outputs)
 
-    def _tried(self, x: Any) -> list[Any] | None:
+    def _tried(self, x: Any, layers: KnownLayers | None) -> list[Any] | None:
+        assert self._tensors is not None
         try:
+            if layers is not None:
+                return list(layers(x, self._tensors).unbind())
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # such as that of an operation without a rule, which would be slow
-                return self._at_once(x)
-        except Exception:  # whatever the module raises itself, it raises again one by one
+                return self._by_vmap(x, self._tensors)
+        except Exception:
             return None
 
-    def _at_once(self, x: Any) -> list[Any]:
-        assert self._tensors is not None
+    def _by_vmap(self, x: Any, tensors: dict[str, Tensor]) -> list[Any]:
         skeleton = self._draws[0].skeleton
 
-        def run(tensors: dict[str, Tensor]) -> Any:
-            return call(lambda *args, **kwargs: call_with(skeleton, tensors, *args, **kwargs), x)
+        def run(own: dict[str, Tensor]) -> Any:
+            return call(lambda *args, **kwargs: call_with(skeleton, own, *args, **kwargs), x)
 
-        leaves, kind = tree_flatten(torch.func.vmap(run)(self._tensors))
+        leaves, kind = tree_flatten(torch.func.vmap(run)(tensors))
         return [tree_unflatten(own, kind) for own in zip(*(leaf.unbind() for leaf in leaves), strict=True)]
 
 
@@ -84,13 +98,37 @@ def _stacked(draws: Sequence[Draw | DropoutPass]) -> dict[str, Tensor] | None:
         or any(isinstance(m, ONE_BY_ONE) for m in first.skeleton.modules())
     ):
         return None
-    own = [draw.operands() for draw in draws if isinstance(draw, Draw) and draw.skeleton is first.skeleton]
-    if len(own) < len(draws) or any(tensors.keys() != own[0].keys() for tensors in own):
+    if any(not isinstance(draw, Draw) or draw.skeleton is not first.skeleton for draw in draws):
+        return None
+    if (made := _made_at_once(draws)) is not None:
+        return made
+    own = [draw.operands() for draw in draws if isinstance(draw, Draw)]
+    if not own[0] or any(tensors.keys() != own[0].keys() for tensors in own):
         return None
     plain = all(type(tensor) is Tensor for tensors in own for tensor in tensors.values())
-    if not plain or sum(tensor.numel() for tensor in own[0].values()) > SMALL:
+    numbers = sum(tensor.numel() for tensor in own[0].values())
+    if not plain or current_costs().moving(numbers) > _starting(first.skeleton):
         return None
     return {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
+
+
+def _made_at_once(draws: Sequence[Any]) -> dict[str, Tensor] | None:
+    """The tensors of draws that are slices of them already, in their order."""
+    first, stacks = draws[0], {}
+    for name, sample in first.samples.items():
+        if not isinstance(sample, StackedSample) or len(sample.whole) != len(draws):
+            return None
+        for i, draw in enumerate(draws):
+            own = draw.samples[name]
+            if not isinstance(own, StackedSample) or own.whole is not sample.whole or own.index != i or draw.buffers:
+                return None
+        stacks[name] = sample.whole
+    return stacks | {alias: stacks[name] for alias, name in first.aliases.items()} or None
+
+
+def _starting(module: nn.Module) -> float:
+    """How long a draw takes that computes hardly anything."""
+    return sum(1 for _ in module.modules()) * CALLS * current_costs().call
 
 
 def _state(module: nn.Module) -> list[Any]:

@@ -31,7 +31,7 @@ def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
     """The 1x1 convolution: germinators (C, rank) times seed (rank, C_F * prod(k)); or a batch of both."""
     batched = germinators.dim() == 3
     product, matrix = (torch.bmm, seed.flatten(2)) if batched else (torch.mm, seed.flatten(1))
-    if not seed.is_cpu:
+    if not seed.is_cpu or not torch.is_autocast_enabled("cpu"):
         return product(germinators, matrix)
     # A CPU without bfloat16 units is a hundred times slower in bfloat16 than in float32.
     with torch.autocast("cpu", enabled=False):
@@ -41,8 +41,9 @@ def germinate_matrix(germinators: Tensor, seed: Tensor) -> Tensor:
 def in_bfloat16(seed: Tensor) -> tuple[bool, bool]:
     """Whether mean, and rho, are germinated from this seed with products of bfloat16 that are summed in float32.
 
-    torch's own switch for float32 products decides, `torch.set_float32_matmul_precision`: with "high" it is rho, of
-    which three digits are enough, with "medium" both, by default neither. It needs a processor with units for it.
+    torch's own switches for float32 products decide. With `torch.set_float32_matmul_precision("high")` it is rho, of
+    which three digits are enough; with "medium", and under bfloat16 autocast, both; by default neither. It needs a
+    processor with units for it.
     """
     return _as_switched() if seed.is_cpu and seed.dtype == torch.float32 else (False, False)
 
@@ -51,6 +52,8 @@ def _as_switched() -> tuple[bool, bool]:
     library = kernels.library()
     if library is None or not library.ks_has_bf16():
         return False, False
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        return True, True
     precision = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
     return precision == "bf16", precision in ("bf16", "tf32")
 

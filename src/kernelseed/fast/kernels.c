@@ -34,6 +34,25 @@ void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, fl
     }
 }
 
+/* The standard deviations of n numbers with these rhos. */
+void ks_deviations(int64_t n, const float *rho, float *std, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < ceil_div(n, BLOCK); i++)
+        deviations(rho + i * BLOCK, 0.0f, std + i * BLOCK, block_length(n, i));
+}
+
+/* n numbers with these means and deviations, drawn once with each of some keys, one draw after another. */
+void ks_draws(int64_t n, int64_t draws, const float *mean, const float *std, const uint32_t *keys, uint32_t weight,
+              uint32_t part, float *values, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t task = 0; task < draws * ceil_div(n, BLOCK); task++) {
+        int64_t i = task / draws, draw = task % draws, at = i * BLOCK; /* a block's means stay in the cache */
+        float noise[BLOCK], *value = values + draw * n + at;
+        block_noise(i, keys + 2 * draw, weight, part, noise);
+        for (int64_t j = 0; j < block_length(n, i); j++) value[j] = mean[at + j] + std[at + j] * noise[j];
+    }
+}
+
 /* The draw of n numbers, each with its mean and rho; the sums of log q go to `log_q`, one per block. */
 void ks_sample(int64_t n, const float *mean, const float *rho, const float *offset, const uint32_t *key,
                uint32_t weight, uint32_t part, float *value, float *std, double *log_q, int threads) {
@@ -66,15 +85,15 @@ void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, in
     }
 }
 
-/* The gradients of mean and rho; the sums of d_rho go to `d_offset`, one per block. */
-void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const uint32_t *key,
-                 uint32_t weight, uint32_t part, const float *c, float kl, float *d_mean, float *d_rho, double *d_offset,
-                 int threads) {
-    const stream s = {key, weight, part};
+/* The gradients of mean and rho. The means are given, so that sigma times the noise is known without the noise. */
+void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const float *mean, const float *c,
+                 float kl, float *d_mean, float *d_rho, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
-        int64_t o = i * BLOCK, end = o + block_length(n, i);
-        d_offset[i] = gradient_range(o, end, grad + o, value + o, std + o, s, c, kl, d_mean + o, d_rho + o);
+        int64_t o = i * BLOCK, length = block_length(n, i);
+        float shift[BLOCK];
+        for (int64_t j = 0; j < length; j++) shift[j] = value[o + j] - mean[o + j];
+        gradient_block(length, grad + o, value + o, std + o, shift, c, kl, d_mean + o, d_rho + o);
     }
 }
 

@@ -11,15 +11,24 @@ import torch
 from torch import Tensor
 
 from kernelseed.fast import kernels
-from kernelseed.fast.germination import fold, in_bfloat16, unfold
+from kernelseed.fast.germination import fold, unfold
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
+LIBRARY = torch.library.Library("kernelseed", "FRAGMENT")
+"""The operators. Not torch.library.custom_op: its checks in every call take longer than the draw of a small weight."""
+
+
 def _operator(schema: str) -> Callable[[Callable[..., Any]], Any]:
     """An operator of PyTorch with this name and signature, whose kernel for the CPU is the function."""
-    name, brace, rest = schema.partition("(")
-    return torch.library.custom_op(f"kernelseed::{name}", mutates_args=(), schema=brace + rest, device_types="cpu")
+    name = LIBRARY.define(schema)
+
+    def register(function: Callable[..., Any]) -> Any:
+        LIBRARY.impl(name, function, "CPU")
+        return getattr(torch.ops.kernelseed, name).default
+
+    return register
 
 
 _OUTPUTS = "(Tensor value, Tensor std, Tensor log_q, Tensor token)"
@@ -27,13 +36,14 @@ _OUTPUTS = "(Tensor value, Tensor std, Tensor log_q, Tensor token)"
 
 @_operator(
     "draw_kernel_seed(Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset, SymInt[] shape,"
-    f" Tensor key, SymInt weight, SymInt part) -> {_OUTPUTS}"
+    f" Tensor key, SymInt weight, SymInt part, bool mean_bf16, bool rho_bf16) -> {_OUTPUTS}"
 )
 def draw_kernel_seed(
-    seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream: Any
+    seed: Tensor, mean: Tensor, rho: Tensor, offset: Tensor, shape: Sequence[int], *stream_and_bf16: Any
 ) -> tuple[Tensor, ...]:
     """Germinate and sample a weight."""
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
+    *stream, mean_bf16, rho_bf16 = stream_and_bf16
+    sizes, bf16 = _sizes(seed, mean), (mean_bf16, rho_bf16)
     value, std = seed.new_empty(len(mean), sizes[1]), seed.new_empty(len(mean), sizes[1])
     log_q = _sums(kernels.count("ks_tiles", *sizes[:2]))
     scratch = kernels.scratch("ks_germinate_scratch", *sizes, *bf16)
@@ -44,7 +54,8 @@ def draw_kernel_seed(
 
 @_operator(
     "draw_kernel_seed_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor seed,"
-    " Tensor mean_germinator, Tensor rho_germinator, Tensor key, SymInt weight, SymInt part)"
+    " Tensor mean_germinator, Tensor rho_germinator, Tensor key, SymInt weight, SymInt part, bool mean_bf16,"
+    " bool rho_bf16)"
     " -> (Tensor seed, Tensor mean_germinator, Tensor rho_germinator, Tensor rho_offset)"
 )
 def draw_kernel_seed_backward(
@@ -55,10 +66,11 @@ def draw_kernel_seed_backward(
     seed: Tensor,
     mean: Tensor,
     rho: Tensor,
-    *stream: Any,
+    *stream_and_bf16: Any,
 ) -> tuple[Tensor, ...]:
     """The gradients, from those of the weight and of the token."""
-    sizes, bf16 = _sizes(seed, mean), in_bfloat16(seed)
+    *stream, mean_bf16, rho_bf16 = stream_and_bf16
+    sizes, bf16 = _sizes(seed, mean), (mean_bf16, rho_bf16)
     flat = torch.zeros_like(std) if grad is None else unfold(grad).contiguous()
     gradients = tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (seed, mean, rho))
     d_offset = _sums(kernels.count("ks_tiles", *sizes[:2]))
@@ -87,17 +99,17 @@ def draw_mean_field(mean: Tensor, rho: Tensor, *stream: Any) -> tuple[Tensor, ..
 
 
 @_operator(
-    "draw_mean_field_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor key, SymInt weight,"
-    " SymInt part) -> (Tensor mean, Tensor rho)"
+    "draw_mean_field_backward(Tensor? grad, Tensor? message, Tensor value, Tensor std, Tensor mean)"
+    " -> (Tensor mean, Tensor rho)"
 )
 def draw_mean_field_backward(
-    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, *stream: Any
+    grad: Tensor | None, message: Tensor | None, value: Tensor, std: Tensor, mean: Tensor
 ) -> tuple[Tensor, ...]:
     """The gradients, from those of the weight and of the token."""
     grad = torch.zeros_like(std) if grad is None else grad.contiguous()
-    d_mean, d_rho, sums = torch.empty_like(grad), torch.empty_like(grad), _sums(kernels.blocks(std.numel()))
-    given = (grad, value.contiguous(), std.contiguous(), *_in_c(*stream), *_kl_term(message))
-    kernels.call("ks_gradient", std.numel(), *given, d_mean, d_rho, sums)
+    d_mean, d_rho = torch.empty_like(grad), torch.empty_like(grad)
+    given = (grad, value.contiguous(), std.contiguous(), mean.contiguous(), *_kl_term(message))
+    kernels.call("ks_gradient", std.numel(), *given, d_mean, d_rho)
     return d_mean, d_rho
 
 

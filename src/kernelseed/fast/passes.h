@@ -89,28 +89,36 @@ static double sample_range(int64_t from, int64_t to, const float *mean, const fl
     return sum;
 }
 
-/* The gradients of mean and rho, for a loss whose gradient with respect to the weight is `grad`, plus `kl` times the KL
- * under the prior with the constants c. `d_mean` may be `grad`. Returns the sum of d_rho. */
-static double gradient_range(int64_t from, int64_t to, const float *grad, const float *value, const float *std, stream s,
+/* The gradients of mean and rho of up to a block, for a loss whose gradient with respect to the weight is `grad`, plus
+ * `kl` times the KL under the prior with the constants c; `shift` is sigma times the noise. Returns the sum of d_rho. */
+static double gradient_block(int64_t n, const float *grad, const float *value, const float *std, const float *shift,
                              const float *c, float kl, float *d_mean, float *d_rho) {
     const float c0 = c[0], c1 = c[1], c2 = c[2];
+    float ratio[BLOCK], sum = 0.0f;
+    slope_ratios(std, ratio, n);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        float w = value[j];
+        float narrow = 1.0f / (1.0f + exp_(c1 * w * w - c0)); /* the responsibility of the narrow component */
+        float d = grad[j] + kl * 2.0f * w * (c2 + c1 * narrow);
+        float dr = ratio[j] * (d * shift[j] - kl);
+        d_mean[j] = d;
+        d_rho[j] = dr;
+        sum += dr;
+    }
+    return sum;
+}
+
+/* The same for a range, with its noise made again. */
+static double gradient_range(int64_t from, int64_t to, const float *grad, const float *value, const float *std, stream s,
+                             const float *c, float kl, float *d_mean, float *d_rho) {
     double total = 0.0;
     for (int64_t at = from; at < to;) {
         int64_t i = at / BLOCK, end = (i + 1) * BLOCK < to ? (i + 1) * BLOCK : to, length = end - at, o = at - from;
-        float block[BLOCK], ratio[BLOCK], sum = 0.0f, *noise = block + (at - i * BLOCK);
+        float block[BLOCK], *shift = block + (at - i * BLOCK);
         block_noise(i, s.key, s.weight, s.part, block);
-        slope_ratios(std + o, ratio, length);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < length; j++) {
-            float w = value[o + j];
-            float narrow = 1.0f / (1.0f + exp_(c1 * w * w - c0)); /* the responsibility of the narrow component */
-            float d = grad[o + j] + kl * 2.0f * w * (c2 + c1 * narrow);
-            float dr = ratio[j] * (std[o + j] * d * noise[j] - kl);
-            d_mean[o + j] = d;
-            d_rho[o + j] = dr;
-            sum += dr;
-        }
-        total += sum;
+        for (int64_t j = 0; j < length; j++) shift[j] *= std[o + j];
+        total += gradient_block(length, grad + o, value + o, std + o, shift, c, kl, d_mean + o, d_rho + o);
         at = end;
     }
     return total;

@@ -39,4 +39,8 @@ class WithNoise(nn.Module):
             raise ArgumentTypeError(
                 f"the network of means returned a {type(mean).__name__}; it must return a tensor of shape (N, 1)."
             )
+        return self.beside(mean)
+
+    def beside(self, mean: Tensor) -> Tensor:
+        """These means, then what their deviation is made of."""
         return torch.cat([mean, self.rho.expand_as(mean)], -1)
