@@ -27,7 +27,7 @@ from kernelseed.errors import ArgumentError, NonFiniteError, StorageError
 from kernelseed.training import Config, RunFolder, evaluate, predict_files, train, trainer, write_csv
 from kernelseed.training.run_schemas import RESULT_SCHEMA, RUN_SCHEMA
 
-TINY = Config(width=4, epochs=2, batch_size=512, samples=2, update_bn=0, stem="cifar")
+TINY = Config(width=4, epochs=2, batch_size=512, samples=2, update_bn=0, stem="cifar", schedule="constant", warmup=0)
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ class Recorded(trainer.Training):
             return
         draw = self.net.draw
 
-        def recorded_draw():
-            drawn = draw()
+        def recorded_draw(**options):
+            drawn = draw(**options)
             self.seen["draws"].append({name: value.detach().clone() for name, value in drawn.weights.items()})
             return drawn
 

@@ -33,7 +33,7 @@ def shrink(net: BayesianModule, budget: float = 0.2, by: str = "snr", *, seed: i
     seed    of the random order
 
     >>> import kernelseed as ks
-    >>> net = ks.germinate(torch.nn.Linear(200, 100, bias=False), delta=0.5)
+    >>> net = ks.germinate(torch.nn.Linear(200, 100, bias=False), delta=0.5, over="weights")
     >>> ks.shrink(net, budget=0.2).weights["weight"].rank
     9
     """

@@ -29,7 +29,7 @@ def make(name: str, /, **options: Any) -> Method:
     """A method by name. Options that are None keep the method's default.
 
     >>> make("ksn", delta=0.5).label(ensemble=True)
-    'KSN-E δ=0.5'
+    'KSN-E channels δ=0.5'
     """
     allowed = options_of(name)
     given = {key: value for key, value in options.items() if value is not None}

@@ -38,7 +38,7 @@ class Config:
     Each field says its limits and what it is for; the options of `kernelseed train` are made from the same lines.
 
     >>> Config(method="ksn", options={"delta": 0.5}, epochs=3).build_method().label(ensemble=True)
-    'KSN-E δ=0.5'
+    'KSN-E channels δ=0.5'
     """
 
     data: str = setting("digits", "the data set: digits, mnist, ..., folder:PATH for images, or csv:PATH for a table")
