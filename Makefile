@@ -54,6 +54,9 @@ results: $(READY)
 	$(BIN)/python -m kernelseed reproduce mnist --preset paper --update-bn 4096 --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results
 	$(BIN)/python -m kernelseed reproduce cifar10 --preset small --rows baseline,ksn-0.25 --results results
 	$(BIN)/python -m kernelseed reproduce cifar100 --preset small --rows baseline --results results
+	$(BIN)/python experiments/recipe/run.py explore
+	$(BIN)/python experiments/recipe/run.py confirm
+	$(BIN)/python experiments/recipe/run.py fashion-mnist
 	$(BIN)/python -m kernelseed continual split-mnist --results results/continual
 	$(BIN)/python -m kernelseed continual permuted-mnist --results results/continual
 

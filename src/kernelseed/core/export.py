@@ -104,7 +104,7 @@ def _takes_channels_last(module: nn.Module) -> bool:
 
 def _factorised(net: BayesianModule, fold_bn: bool, example: Any, layout: torch.memory_format) -> nn.Module:
     """The factorised mean, with the weights of its convolutions, and therefore their outputs, in a memory format."""
-    plain = collapse(net).to(memory_format=layout)  # type: ignore[call-overload]
+    plain = _laid_out(collapse(net), layout)
     seen = {} if example is None else _inputs(plain, example)
     for name, weight in net.weights.items():
         path, _, leaf = name.rpartition(".")
@@ -114,7 +114,7 @@ def _factorised(net: BayesianModule, fold_bn: bool, example: Any, layout: torch.
             continue
         if not _needs_less(layer, weight.shape, len(factors[1])):
             continue
-        pair = _pair(layer, weight.shape, *factors).to(memory_format=layout)  # type: ignore[call-overload]
+        pair = _laid_out(_pair(layer, weight.shape, *factors), layout)
         if layer in seen and _faster(layer, pair, seen[layer]):
             continue
         if not path:
@@ -123,7 +123,11 @@ def _factorised(net: BayesianModule, fold_bn: bool, example: Any, layout: torch.
         parent, _, child = path.rpartition(".")
         setattr(plain.get_submodule(parent), child, pair.train(layer.training))
     plain = folding.fold_bn(plain, example) if fold_bn else plain
-    return plain.to(memory_format=layout)  # type: ignore[call-overload]
+    return _laid_out(plain, layout)
+
+
+def _laid_out(module: nn.Module, layout: torch.memory_format) -> nn.Module:
+    return module.to(memory_format=layout)  # type: ignore[call-overload]  # torch's types do not know it
 
 
 def _needs_less(layer: nn.Module, shape: torch.Size, rank: int) -> bool:
