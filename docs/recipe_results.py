@@ -195,7 +195,12 @@ def draw(path: Path) -> None:
                 sizes, means, values = zip(*points, strict=True)
                 axis.plot(sizes, means, "o-" if kind == "plain" else "o", color=colour, ms=5, lw=1, label=kind)
                 axis.vlines(sizes, [min(v) for v in values], [max(v) for v in values], color=colour, lw=1)
+        for entry in together("fashion-mnist").values():
+            colour = next(colour for kind, colour in colours.items() if kind in entry.label)
+            axis.plot(entry.parameters / 1e6, entry.mean(key), "o", mfc="none", color=colour, ms=7, label=entry.label)
         axis.set_xscale("log")
+        axis.set_xticks([3, 5, 10], ["3", "5", "10"])
+        axis.minorticks_off()
         axis.set_xlabel("parameters, millions")
         axis.set_title(METRICS[key].heading, loc="left", fontsize=11)
     axes[0].legend(frameon=False, fontsize=8)
