@@ -94,7 +94,7 @@ BENCHMARKS = {
         "each",
         _approaches(
             VCL(epochs=8, lr=2e-3, start_std=0.01, rho_lr=5e-3),
-            VCL(epochs=6, lr=5e-4, start_std=0.01, rho_lr=5e-3, **_SEEDS),
+            VCL(epochs=6, lr=5e-4, start_std=0.01, rho_lr=1e-3, **_SEEDS),
             epochs=5,
             strength=1000.0,
         ),
