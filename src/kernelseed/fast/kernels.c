@@ -174,8 +174,13 @@ void ks_germinate(int64_t rows, int64_t n, int64_t k, const float *mean_germinat
     }
 }
 
-/* The scratch of a thread for its tile: both gradients, a chunk of a strip, and the sums of a strip. */
-static int64_t gradient_words(germination g) { return 2 * tile_rows(g) * g.n + MR * LD + MR * padded(g.k); }
+/* The scratch of a thread: for a tile, both gradients, a chunk of a strip, and the sums of a strip; then for a panel of
+ * both gradients of all rows. */
+static int64_t gradient_words(germination g) {
+    int64_t of_tile = 2 * tile_rows(g) * g.n + MR * LD + MR * padded(g.k);
+    int64_t of_panels = NR * (steps_of(g.rows, g.mean_bf16) + steps_of(g.rows, g.rho_bf16));
+    return of_tile > of_panels ? of_tile : of_panels;
+}
 
 /* The number of words of scratch that ks_ungerminate needs. */
 int64_t ks_ungerminate_scratch(int64_t rows, int64_t n, int64_t k, int mean_bf16, int rho_bf16, int threads) {
@@ -202,22 +207,30 @@ static void germinator_gradient(const float *gradients, const word *panels, int6
     }
 }
 
-/* The columns from j on of the seed's gradient: the transposed germinators times the panels of both gradients. */
-static void seed_gradient(word *const strips[2], word *const kept[2], int64_t j, germination g, float *d_seed) {
+/* The columns from j on of the seed's gradient: the transposed germinators times the panels of both gradients, whose
+ * pieces are first gathered from the tiles. */
+static void seed_gradient(word *const strips[2], word *const kept[2], int64_t j, germination g, word *panels,
+                          float *d_seed) {
     const int bf16[2] = {g.mean_bf16, g.rho_bf16};
     const size_t width = sizeof(float) * (size_t)min64(NR, g.n - j);
+    const int64_t height = tile_rows(g), steps[2] = {steps_of(g.rows, bf16[0]), steps_of(g.rows, bf16[1])};
+    word *const panel[2] = {panels, panels + steps[0] * NR};
+    for (int half = 0; half < 2; half++)
+        for (int64_t r = 0; r < g.rows; r += height) {
+            int64_t at = steps_of(r, bf16[half]), own = steps_of(min64(height, g.rows - r), bf16[half]);
+            memcpy(panel[half] + at * NR, kept[half] + at * padded(g.n) + j * own, sizeof(word) * (size_t)(own * NR));
+        }
     for (int64_t i = 0; i < g.k; i += MR) {
         float sums[MR * NR];
-        for (int half = 0; half < 2; half++) {
-            const int64_t steps = steps_of(g.rows, bf16[half]);
-            tile(strips[half] + i / MR * strip_words(steps), kept[half] + j * steps, steps, sums, NR, half, bf16[half]);
-        }
+        for (int half = 0; half < 2; half++)
+            tile(strips[half] + i / MR * strip_words(steps[half]), panel[half], steps[half], sums, NR, half, bf16[half]);
         for (int64_t q = 0; q < min64(MR, g.k - i); q++) memcpy(d_seed + (i + q) * g.n + j, sums + q * NR, width);
     }
 }
 
 /* The gradients of the seed, of both germinators (which are given transposed, k x rows) and of the offset, whose sums go
- * to `d_offset`, one per tile. The seed's gradient needs the gradients of all rows, which are kept as panels. */
+ * to `d_offset`, one per tile. The seed's gradient needs the gradients of all rows, which are kept tile after tile: with
+ * whole panels one after another, a tile would write to places that share few sets of the cache. */
 void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const float *value, const float *std,
                     const float *mean_transposed, const float *rho_transposed, const float *seed, const uint32_t *key,
                     uint32_t weight, uint32_t part, const float *c, float kl, float *d_seed, float *d_mean_germinator,
@@ -258,12 +271,12 @@ void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const
             for (int half = 0; half < 2; half++) {
                 float *d_germinator = (half ? d_rho_germinator : d_mean_germinator) + r * k;
                 germinator_gradient(d[half], seeds[bf16[half]], count, g, bf16[half], chunk, sums, d_germinator);
-                word *keep = kept[half] + steps_of(r, bf16[half]) * NR;
+                word *keep = kept[half] + steps_of(r, bf16[half]) * padded(n);
                 for (int64_t j = 0; j < n; j += NR)
-                    pack_panel(keep + j * steps[half], d[half] + j, n, count, min64(NR, n - j), bf16[half]);
+                    pack_panel(keep + j * steps_of(count, bf16[half]), d[half] + j, n, count, min64(NR, n - j), bf16[half]);
             }
         }
 #pragma omp for schedule(dynamic)
-        for (int64_t j = 0; j < n; j += NR) seed_gradient(strips, kept, j, g, d_seed);
+        for (int64_t j = 0; j < n; j += NR) seed_gradient(strips, kept, j, g, chunk, d_seed);
     }
 }
