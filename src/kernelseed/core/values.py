@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,18 @@ from torch import Tensor
 from kernelseed.core.distributions import Decoded, Gaussian, Sample
 from kernelseed.core.joint import OfGaussians
 from kernelseed.core.rho import RhoGaussian
-from kernelseed.fast import current_costs, deviations, draw_values, supports
+from kernelseed.core.weights.fixed_kernel_seed import FactorSample
+from kernelseed.core.weights.gaussian_factors import FactorGaussians
+from kernelseed.fast import (
+    current_costs,
+    deviations,
+    draw_values,
+    fold,
+    germinate_matrix,
+    is_transposed,
+    supports,
+    thin_is_cheaper,
+)
 
 CALLS = 3
 """What is started for a weight in a draw: its noise, its place in memory, its sample."""
@@ -55,18 +68,21 @@ class Values:
         at_once = len(self._parts) * CALLS * costs.call > costs.moving(numbers)
         for some in [keys] if at_once else keys.split(1):
             stacks = {name: moments.values(some, *name) for name, moments in self._parts.items()}
+            ways = {name: self._way(index, name, stacks) for index, name in enumerate(self._decoded)}
             for i in range(len(some)):
-                yield {name: self._sample(index, name, stacks, i) for index, name in enumerate(self._decoded)}
+                yield {name: sample(i) for name, sample in ways.items()}
 
-    def _sample(self, index: int, name: str, stacks: Mapping[tuple[int, int], Tensor], draw: int) -> Sample:
+    def _way(self, index: int, name: str, stacks: Mapping[tuple[int, int], Tensor]) -> Callable[[int], Sample]:
+        """The sample of a weight for each number of a draw."""
         if (fixed := self._fixed.get(name)) is not None:
-            return fixed
+            return lambda _: fixed
         weight: Any = self._decoded[name]
+        own = [stacks[index, part] for part in range(len(weight.gaussians))]
         if isinstance(weight, (Gaussian, RhoGaussian)):
-            return StackedSample(stacks[index, 0], draw)
-        parts = [StackedSample(stacks[index, part], draw) for part in range(len(weight.gaussians))]
-        sample: Sample = weight.joined(parts)
-        return sample.values_only()
+            return partial(StackedSample, own[0])
+        if isinstance(weight, FactorGaussians):
+            return partial(StackedProduct, StackedFactors(own[0], own[1], weight.shape))
+        return lambda draw: weight.joined([StackedSample(stack, draw) for stack in own]).values_only()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +102,15 @@ class _Moments:
 
     def values(self, keys: Tensor, weight: int, part: int) -> Tensor:
         """The values for each key, (draws, *shape)."""
-        flat = draw_values(self.mean, self.std, keys, weight, part)
-        if not self.swapped:
-            return flat.view(len(keys), *self.shape)
-        values = flat.view(len(keys), self.shape[1], self.shape[0], *self.shape[2:]).transpose(1, 2)
-        return values if len(self.shape) == 2 else values.contiguous()  # products take either, convolutions lose
+        return _in_shape(draw_values(self.mean, self.std, keys, weight, part), self.shape, self.swapped)
+
+
+def _in_shape(flat: Tensor, shape: torch.Size, swapped: bool) -> Tensor:
+    """The elements of several weights (draws, ...) in their shape."""
+    if not swapped:
+        return flat.view(len(flat), *shape)
+    values = flat.view(len(flat), shape[1], shape[0], *shape[2:]).transpose(1, 2)
+    return values if len(shape) == 2 else values.contiguous()  # products take either, convolutions lose
 
 
 class StackedSample(Sample):
@@ -115,3 +135,52 @@ class StackedSample(Sample):
     def values_only(self) -> Sample:
         """Itself."""
         return self
+
+
+@dataclass(frozen=True, eq=False)
+class StackedFactors:
+    """The factors of a weight in several draws, germinators (draws, C_f, rank) and seeds (draws, rank, C_F, k...)."""
+
+    germinators: Tensor
+    seeds: Tensor
+    weight_shape: torch.Size
+
+    def __len__(self) -> int:
+        return len(self.germinators)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the weights, (draws, ...)."""
+        return torch.Size((len(self), *self.weight_shape))
+
+    @functools.cached_property
+    def dense(self) -> Tensor:
+        """The weights of all draws."""
+        product = germinate_matrix(self.germinators, self.seeds)
+        return _in_shape(product, self.weight_shape, is_transposed(self.weight_shape))
+
+    def matrices(self, rows: int) -> tuple[Tensor, ...]:
+        """What so many rows of each draw are multiplied with, one after another: both factors if that costs less."""
+        rank = self.germinators.shape[2]
+        if not thin_is_cheaper(self.weight_shape, rank, rows, rows, costs=current_costs()):
+            return (self.dense.mT,)
+        both = self.germinators, self.seeds
+        return both if is_transposed(self.weight_shape) else (self.seeds.mT, self.germinators.mT)
+
+
+class StackedProduct(FactorSample):
+    """A weight that is the product of slices of such factors."""
+
+    def __init__(self, whole: StackedFactors, index: int) -> None:
+        germinator, seed, shape = whole.germinators[index], whole.seeds[index], whole.weight_shape
+        decode = partial(_multiplied_out, germinator, seed, shape)
+        super().__init__(germinator, seed, shape, decode)
+        self.whole, self.index = whole, index
+
+    def values_only(self) -> Sample:
+        """Itself."""
+        return self
+
+
+def _multiplied_out(germinator: Tensor, seed: Tensor, shape: torch.Size) -> Gaussian:
+    return Gaussian(fold(germinate_matrix(germinator, seed), shape), None)
