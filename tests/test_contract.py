@@ -34,7 +34,7 @@ class TestGaussianFactors(ks.testing.WeightDistributionContract):
         sample, factors = weight.sample(noise_of(0)), weight.decoded()
         assert sample.num_weights == 2 * (4 + 6)
         p = torch.distributions.Normal(*torch.tensor([0.1, 0.3], dtype=torch.float64))
-        q = [torch.distributions.Normal(g.mean, g.std) for g in (factors.germinator, factors.seed)]
+        q = [torch.distributions.Normal(g.mean, g.std) for g in (factors.germinator.moments(), factors.seed.moments())]
         expected = sum(torch.distributions.kl_divergence(each, p).sum() for each in q)
         torch.testing.assert_close(sample.kl(ks.priors.Gaussian(0.3, mean=0.1)), expected)
         values = (sample.germinator.value, sample.seed.value)

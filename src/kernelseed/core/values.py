@@ -14,9 +14,9 @@ from torch import Tensor
 from kernelseed.core.distributions import Decoded, Gaussian, Sample
 from kernelseed.core.joint import OfGaussians
 from kernelseed.core.rho import RhoGaussian
-from kernelseed.core.weights.fixed_kernel_seed import FactorSample
 from kernelseed.core.weights.gaussian_factors import FactorGaussians
 from kernelseed.fast import (
+    ProductWeight,
     current_costs,
     deviations,
     draw_values,
@@ -52,7 +52,8 @@ class Values:
         def simple(weight: Decoded) -> bool:
             if weight.fixed:
                 return True
-            if not isinstance(weight, (Gaussian, RhoGaussian)) and not isinstance(weight, OfGaussians):
+            # The protocol is asked last: that takes longer than drawing a small weight.
+            if not isinstance(weight, (Gaussian, RhoGaussian, FactorGaussians)) and not isinstance(weight, OfGaussians):
                 return False
             stored = [tensor for gaussian in weight.gaussians for tensor in gaussian.stored()]
             drawn = not any(gaussian.fixed for gaussian in weight.gaussians)
@@ -168,19 +169,34 @@ class StackedFactors:
         return both if is_transposed(self.weight_shape) else (self.seeds.mT, self.germinators.mT)
 
 
-class StackedProduct(FactorSample):
-    """A weight that is the product of slices of such factors."""
+class StackedProduct(Sample):
+    """A weight that is the product of slices of such factors, and runs as two thin layers where that is cheaper."""
+
+    noise = None
+    fixed = True
 
     def __init__(self, whole: StackedFactors, index: int) -> None:
-        germinator, seed, shape = whole.germinators[index], whole.seeds[index], whole.weight_shape
-        decode = partial(_multiplied_out, germinator, seed, shape)
-        super().__init__(germinator, seed, shape, decode)
         self.whole, self.index = whole, index
+
+    @functools.cached_property
+    def value(self) -> Tensor:
+        """The dense weight."""
+        return fold(germinate_matrix(*self._factors), self.whole.weight_shape)
+
+    @property
+    def source(self) -> Gaussian:
+        """The dense weight, without a standard deviation."""
+        return Gaussian(self.value, None)
+
+    @property
+    def operand(self) -> Tensor:
+        """A tensor subclass that runs as two layers, or as their product if that is cheaper."""
+        return ProductWeight.of(*self._factors, self.whole.weight_shape, lambda: self.value)
+
+    @property
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        return self.whole.germinators[self.index], self.whole.seeds[self.index]
 
     def values_only(self) -> Sample:
         """Itself."""
         return self
-
-
-def _multiplied_out(germinator: Tensor, seed: Tensor, shape: torch.Size) -> Gaussian:
-    return Gaussian(fold(germinate_matrix(germinator, seed), shape), None)

@@ -9,6 +9,9 @@
 
 int omp_get_thread_num(void); /* not omp.h, which some compilers lack */
 
+/* Blocks that one thread does in about the time in which another wakes up. */
+enum { FEW = 16 };
+
 int64_t ks_block(void) { return BLOCK; }
 
 /* The words of n counters of four words each, for a comparison with the published vectors. */
@@ -26,7 +29,7 @@ void ks_philox(int64_t n, const uint32_t *counters, const uint32_t *key, int rou
 /* The first n normals of the stream (key, weight, part). */
 void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, float *noise, int threads) {
     int64_t blocks = (n + BLOCK - 1) / BLOCK;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (blocks > FEW)
     for (int64_t i = 0; i < blocks; i++) {
         float own[BLOCK];
         block_noise(i, key, weight, part, own);
@@ -36,7 +39,7 @@ void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, fl
 
 /* The standard deviations of n numbers with these rhos. */
 void ks_deviations(int64_t n, const float *rho, float *std, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++)
         deviations(rho + i * BLOCK, 0.0f, std + i * BLOCK, block_length(n, i));
 }
@@ -44,7 +47,7 @@ void ks_deviations(int64_t n, const float *rho, float *std, int threads) {
 /* n numbers with these means and deviations, drawn once with each of some keys, one draw after another. */
 void ks_draws(int64_t n, int64_t draws, const float *mean, const float *std, const uint32_t *keys, uint32_t weight,
               uint32_t part, float *values, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (draws * n > FEW * BLOCK)
     for (int64_t task = 0; task < draws * ceil_div(n, BLOCK); task++) {
         int64_t i = task / draws, draw = task % draws, at = i * BLOCK; /* a block's means stay in the cache */
         float noise[BLOCK], *value = values + draw * n + at;
@@ -57,7 +60,7 @@ void ks_draws(int64_t n, int64_t draws, const float *mean, const float *std, con
 void ks_sample(int64_t n, const float *mean, const float *rho, const float *offset, const uint32_t *key,
                uint32_t weight, uint32_t part, float *value, float *std, double *log_q, int threads) {
     const stream s = {key, weight, part};
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
         int64_t at = i * BLOCK, end = at + block_length(n, i);
         log_q[i] = sample_range(at, end, mean + at, rho + at, *offset, s, value + at, std + at);
@@ -67,7 +70,7 @@ void ks_sample(int64_t n, const float *mean, const float *rho, const float *offs
 /* The sums of log P(value) up to a constant: softplus(c0 - c1 w^2) - c2 w^2. */
 void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, int threads) {
     const float c0 = c[0], c1 = c[1], c2 = c[2];
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
         double sum = 0.0;
         for (int64_t from = i * BLOCK; from < i * BLOCK + block_length(n, i); from += RUN) {
@@ -88,7 +91,7 @@ void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, in
 /* The gradients of mean and rho. The means are given, so that sigma times the noise is known without the noise. */
 void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const float *mean, const float *c,
                  float kl, float *d_mean, float *d_rho, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
         int64_t o = i * BLOCK, length = block_length(n, i);
         float shift[BLOCK];
@@ -155,7 +158,7 @@ void ks_germinate(int64_t rows, int64_t n, int64_t k, const float *mean_germinat
     const stream s = {key, weight, part};
     const int64_t height = tile_rows(g);
     word *panels[2] = {scratch, scratch + padded(n) * k}, *own = panels[1] + padded(n) * steps_of(k, 1);
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(threads) if (rows * n > FEW * BLOCK)
     {
 #pragma omp for schedule(static)
         for (int64_t j = 0; j < n; j += NR)
@@ -247,7 +250,7 @@ void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const
     word *kept[2] = {seeds[1] + padded(k) * steps_of(n, 1)};
     kept[1] = kept[0] + padded(n) * steps[0];
     word *own = kept[1] + padded(n) * steps[1];
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(threads) if (rows * n > FEW * BLOCK)
     {
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < k; i += MR)
