@@ -46,7 +46,7 @@ class TestGaussianFactors(ks.testing.WeightDistributionContract):
         factors, moments = weight.decoded(), weight.moments()
         germinators, seeds = (
             q.mean + q.std * torch.randn(20_000, *q.mean.shape, dtype=torch.float64, generator=generator())
-            for q in (factors.germinator, factors.seed)
+            for q in (factors.germinator.moments(), factors.seed.moments())
         )
         products = (germinators @ seeds.flatten(2)).reshape(-1, 2, 4, 3, 3).transpose(1, 2)
         torch.testing.assert_close(products.mean(0), moments.mean, rtol=0, atol=6 * moments.std.max().item() / 141)
