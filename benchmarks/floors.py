@@ -94,7 +94,10 @@ def of_steps(x, y):
 
 
 def of_draws(net, one_pass, x, draws=10, repeat=20):
-    """The floor of some draws of a small network: one pass of the plain one, their noise, and a product a layer."""
+    """The floor of some draws of a small network: one pass of the plain one, their noise, and a product a layer.
+
+    Germinated weights also need the product of each germination.
+    """
     keys = torch.randint(-(2**31), 2**31, (draws, 2)).to(torch.int32)
     layers = []
     for decoded in net.posterior().decoded.values():
@@ -102,9 +105,17 @@ def of_draws(net, one_pass, x, draws=10, repeat=20):
         shapes = [gaussian.shape for gaussian in decoded.gaussians]
         layers.append((torch.randn(draws, len(x), decoded.shape[1]), shapes if straight else shapes[::-1], straight))
 
+    germination = [
+        (torch.cat((w.mean_germinator, w.rho_germinator)).detach(), w.seed.detach().flatten(1))
+        for w in net.weights.values()
+        if isinstance(w, ks.KernelSeed)
+    ]
+
     def run():
         one_pass()
         for _ in range(repeat):
+            for germinators, seed in germination:
+                germinators @ seed
             for rows, shapes, straight in layers:
                 for part, shape in enumerate(shapes):
                     weights = draw_values(*moments[shape], keys, 0, part).view(draws, *shape)

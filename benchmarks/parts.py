@@ -29,8 +29,7 @@ def small_networks(count):
         named = {f"{name}, plain": one_pass}
         for kind, net in nets.items():
             named[f"{name}, {kind}"] = partial(predicted, net, 10)
-            if kind != "KSN .25":  # the floor of a BNN, which has as many numbers to draw, is also that of its draws
-                named[f"floor of {name}, {kind}"] = floors.of_draws(net, one_pass, x)
+            named[f"floor of {name}, {kind}"] = floors.of_draws(net, one_pass, x)
         found |= rounds(named, 2 * count, name)
     return found
 

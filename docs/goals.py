@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Measured = dict[str, Any]
-LAUNCHES = "starting operations"
+OPERATIONS = "starting operations"
 PASSES = "memory traffic of the passes, starting operations"
 IMAGES = {"steps": "28 x 28", "steps_64": "64 x 64", "steps_224": "224 x 224"}
 
@@ -27,8 +27,6 @@ class Goal:
     subject: str
     reach: float | str
     rest: str = ""
-    floor_of: str | None = None
-    """The subject whose floor it has, if it is not its own."""
 
     def row(self, measured: Measured) -> list[str] | None:
         """Its cells: label, ratio, reach, floor and rest. None if it was not measured."""
@@ -59,17 +57,15 @@ class Goal:
         return float(self.reach)
 
     def _floor(self, measured: Measured) -> float | None:
-        found = self._ratio(measured, f"floor of {self.floor_of or self.subject}")
+        found = self._ratio(measured, f"floor of {self.subject}")
         return self._with_products(measured) if found is None and self.reach == "products" else found
 
 
 def _small(network: str) -> Sequence[Goal]:
-    subjects = {kind: f"{network}, {kind}" for kind in ("BNN", "KSN .25", "over factors", "over channels")}
-    rest = {"KSN .25": f"germination, {LAUNCHES}"}
-    alike = {"KSN .25": subjects["BNN"]}  # as many numbers to draw, and the same products
+    kinds = ("BNN", "KSN .25", "over factors", "over channels")
     return [
-        Goal(f"ten draws of the {subject}", "small_networks", subject, 3.0, rest.get(kind, LAUNCHES), alike.get(kind))
-        for kind, subject in subjects.items()
+        Goal(f"ten draws of the {network}, {kind}", "small_networks", f"{network}, {kind}", 3, OPERATIONS)
+        for kind in kinds
     ]
 
 
@@ -83,7 +79,7 @@ GOALS: Sequence[Goal] = (
     Goal("KSN .25 step, bf16 autocast", "steps_bf16", "KSN .25", "float32"),
     Goal("KSN 1 step, bf16 autocast", "steps_bf16", "KSN 1", "float32"),
     Goal("BNN step", "steps", "BNN", 1.15, PASSES),
-    Goal("FKSN .25 step", "steps", "FKSN .25", 0.5, LAUNCHES),
+    Goal("FKSN .25 step", "steps", "FKSN .25", 0.5, OPERATIONS),
     Goal("over factors, step", "steps", "over factors", 0.8, PASSES),
     Goal("over channels, step", "steps", "over channels", 0.8, PASSES),
     Goal("over channels, ranks by stage, step", "steps", "over channels, ranks by stage", 0.8, PASSES),
