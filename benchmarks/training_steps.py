@@ -91,6 +91,7 @@ PIECES = {
     "the draw's own passes": ("kernelseed",),
     "BatchNorm, ReLU, pooling": ("batch_norm", "threshold_backward", "clamp_min", "max_pool"),
     "optimizer": ("adam",),
+    "copies and fills": ("copy_", "clone", "fill_", "zero_"),
 }
 
 
