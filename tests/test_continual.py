@@ -216,16 +216,38 @@ def test_a_task_leaves_the_heads_of_others_as_they_are(weights, monkeypatch):
     assert changed == [trunk | {"heads.1.weight", "heads.1.bias"}, trunk | {"heads.2.weight", "heads.2.bias"}]
 
 
-def test_what_decides_one_deviation_together_learns_more_slowly():
-    task = task_of()
-    approach = continual.VCL(weights="kernel-seed", delta=0.5, min_rank=2, lr=0.1, rho_lr=0.8)
-    net = approach.build(continual.MultiHead(trunk_of(), [task]))
+def rates_of(approach, net):
+    """The learning rate of each parameter of a network, of which none may be left out."""
     rate = {id(p): group["lr"] for group in approach.groups(net) for p in group["params"]}
     found = {name: rate.pop(id(parameter)) for name, parameter in net.named_parameters()}
-    assert not rate  # all of them, and nothing else
-    by_leaf = {name.rpartition(".")[2]: lr for name, lr in found.items() if "trunk" in name}
-    assert by_leaf == {"seed": 0.1, "mean_germinator": 0.1, "mu": 0.1, "rho": 0.8, "rho_offset": 0.8,
-                       "rho_germinator": 0.8 / net.weights["trunk.0.weight"].rank}  # fmt: skip
+    assert not rate
+    return found
+
+
+def test_a_rho_that_a_germinator_decides_learns_as_fast_as_any_other():
+    approach = continual.VCL(weights="kernel-seed", delta=0.5, min_rank=2, lr=0.1, rho_lr=0.8)
+    net = approach.build(continual.MultiHead(trunk_of(64, 32), [task_of(shape=(64,))]))
+    weight = net.weights["trunk.0.weight"]
+    with torch.no_grad():
+        weight.seed.copy_(0.03 * weight.seed.sign())
+    rates = {name.rpartition(".")[2]: lr for name, lr in rates_of(approach, net).items() if "trunk" in name}
+    germinator = rates.pop("rho_germinator")
+    assert rates == {"seed": 0.1, "mean_germinator": 0.1, "mu": 0.1, "rho": 0.8, "rho_offset": 0.8}
+    before = weight.decoded().rho.detach().clone()
+    with torch.no_grad():  # Adam's first step towards a larger first rho: each number of the row by its rate
+        weight.rho_germinator[0] += germinator * weight.seed[:, 0].sign()
+    torch.testing.assert_close((weight.decoded().rho - before).flatten()[0].item(), 0.8)
+    with torch.no_grad():
+        weight.seed.zero_()
+    assert rates_of(approach, net)["weights.trunk.0.weight.rho_germinator"] == 0.8 / weight.rank
+
+
+def test_a_seed_that_saves_nothing_is_a_mean_and_a_rho():
+    trunk = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU())
+    net = continual.VCL(weights="kernel-seed", delta=1.0).build(continual.MultiHead(trunk, [task_of(shape=(64,))]))
+    kinds = {name: type(weight).__name__ for name, weight in net.weights.items() if name.endswith("weight")}
+    # 30 (64 + 60) numbers against 2 x 64 x 30; 30 (30 + 60) against 2 x 30 x 30; 3 (30 + 6) against 2 x 3 x 30
+    assert kinds == {"trunk.0.weight": "KernelSeed", "trunk.2.weight": "MeanField", "heads.0.weight": "KernelSeed"}
 
 
 def test_vcl_forgets_less_than_fine_tuning_and_joint_training_least(digits):

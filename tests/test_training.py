@@ -350,24 +350,6 @@ def same_run(run, whole):
     return True
 
 
-def test_a_killed_process_resumed_ends_with_the_same_bits(tmp_path):
-    config = Config(width=8, epochs=4, batch_size=256, samples=2, update_bn=512, validation=0.1)
-    (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
-    run, whole = RunFolder(tmp_path / "killed"), RunFolder(tmp_path / "whole")
-    process = start("-m", "kernelseed", "train", "--config", tmp_path / "config.json", "--quiet", "--out", run.path)
-    wait_for(lambda: run.latest_checkpoint() is not None, process)
-    time.sleep(0.1)  # into the next epoch
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not run.finished
-    train(config, whole.path, progress=False)
-    train(None, run.path, resume=True, progress=False)
-    assert same_run(run, whole)
-    for name in ("test-ensemble.safetensors", "validation-mean.safetensors"):
-        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
-
-
 class Killed(Exception):
     pass
 

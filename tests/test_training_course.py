@@ -94,6 +94,18 @@ def test_seeds_and_germinators_learn_at_rates_of_their_own(method, options):
     assert len(rates) == len(before)
 
 
+@pytest.mark.parametrize("options", [{"over": "weights"}, {"over": "channels"}, {"over": "factors"}, None])
+def test_sigmas_learn_at_a_rate_of_their_own(options):
+    method = make("bnn", lr=0.01, rho_lr=3.0) if options is None else make("ksn", lr=0.01, rho_lr=3.0, **options)
+    net = method.build(mlp())
+    names = {id(p): name.rpartition(".")[2] for name, p in net.named_parameters()}
+    found = {
+        names[id(p)]: group["lr"] for group in method.build_optimizer(net, 4).param_groups for p in group["params"]
+    }
+    assert all(lr == pytest.approx(0.03 if "rho" in leaf else 0.01) for leaf, lr in found.items())
+    assert sum("rho" in leaf for leaf in found) == (1 if options is None else 2)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -108,7 +108,7 @@ BENCHMARKS = {
         100,
         "one",
         _approaches(
-            VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06),
+            VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06, rho_lr=0.1),
             VCL(epochs=3, batch_size=128, lr=4e-3, prior_std=0.06, **_SEEDS),
             epochs=3,
             strength=100.0,

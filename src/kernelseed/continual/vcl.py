@@ -64,14 +64,16 @@ class VCL(Approach[Priors]):
         return FineTune(epochs=self.start_epochs, batch_size=self.batch_size, lr=self.lr)
 
     def build(self, model: MultiHead) -> BayesianModule:
-        """Means at the model's parameters. If seeds are asked for, parameters of one axis are mean-field."""
+        """Means at the model's parameters. Where a seed would take more numbers than a mean and a rho, it has these."""
         return convert(model, self._distribution, lambda name, parameter: True, least_axes=1)
 
     def _distribution(self, weight: Tensor) -> WeightDistribution:
+        dense = MeanField(weight, self.start_rho)
         if self.weights == "mean-field" or weight.dim() < 2:
-            return MeanField(weight, self.start_rho)
+            return dense
         rank = seed_rank(weight.shape, self.delta, self.min_rank)
-        return KernelSeed(*INITS["model"](weight, rank), self.start_rho, weight.shape)
+        seed = KernelSeed(*INITS["model"](weight, rank), self.start_rho, weight.shape)
+        return min(seed, dense, key=lambda stored: sum(parameter.numel() for parameter in stored.parameters()))
 
     def groups(self, net: nn.Module) -> list[dict[str, Any]]:
         """Standard deviations have a learning rate of their own."""
@@ -79,12 +81,14 @@ class VCL(Approach[Priors]):
         rates: dict[float, list[nn.Parameter]] = {}
         for weight in net.weights.values():
             for name, parameter in weight.named_parameters():
-                rates.setdefault(self._rate(name, weight.rank or 1), []).append(parameter)
+                rates.setdefault(self._rate(weight, name), []).append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in rates.items()]
 
-    def _rate(self, parameter: str, rank: int) -> float:
-        if parameter == "rho_germinator":  # so many of its numbers decide one rho together
-            return self.rho_lr / rank
+    def _rate(self, weight: WeightDistribution, parameter: str) -> float:
+        if isinstance(weight, KernelSeed) and parameter == "rho_germinator":
+            # A rho is the sum of so many of its numbers, each times one of the seed; so it moves as fast as any other.
+            size = weight.seed.detach().square().mean().sqrt().item()
+            return self.rho_lr / (weight.rank * (size or 1.0))
         return self.rho_lr if parameter in ("rho", "rho_offset") else self.lr
 
     def before(self, net: nn.Module, model: MultiHead, task: int, memory: Priors | None) -> Priors:

@@ -45,6 +45,7 @@ SCHEDULES: dict[str, Schedule] = {
 OVER = ("weights", "factors", "channels")
 SEEDS = ("seed", "seed_rho")
 GERMINATORS = ("mean_germinator", "rho_germinator", "rho_offset", "germinator_rho")
+RHOS = ("rho", "rho_offset", "rho_germinator", "seed_rho", "germinator_rho")
 """The names of their parameters."""
 
 
@@ -56,6 +57,17 @@ class Converted(GradientMethod):
         """The plain network, trained by the same optimizer."""
         shared = {name: getattr(self, name) for name in settings_of(Baseline)}
         return Baseline(**shared) if self.keeps_weights else None
+
+    def groups(self, net: nn.Module) -> Groups:
+        """The parameters by the factor of their learning rate."""
+        factors: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in net.named_parameters():
+            factors.setdefault(self.factor(name.rpartition(".")[2]), []).append(parameter)
+        return [{"params": parameters, "lr": factor * self.lr} for factor, parameters in factors.items()]
+
+    def factor(self, parameter: str) -> float:
+        """What multiplies the learning rate of a parameter of this name; BatchNorm and biases have others."""
+        return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +82,7 @@ class Variational(Converted):
     sigma: float | None = setting(
         None, "instead of rho_offset: sigma's start as a share of each weight's root mean square", above=0, most=100
     )
+    rho_lr: float = setting(1.0, "the learning rate of what decides sigma, as a factor", least=0, most=1_000_000)
     kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
     prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
@@ -82,6 +95,10 @@ class Variational(Converted):
             raise ArgumentError(
                 f"rho_offset is {self.rho_offset} with sigma {self.sigma}, which says where rho starts: leave one out."
             )
+
+    def factor(self, parameter: str) -> float:
+        """That of rhos, or of the rest."""
+        return (self.rho_lr if parameter in RHOS else 1.0) * super().factor(parameter)
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl` and `kl_warmup` name."""
@@ -149,17 +166,10 @@ class Seeds(Converted):
             return ""
         return " own ranks" if self.ranks else f" δ={DELTA if self.delta is None else self.delta:g}"
 
-    def groups(self, net: nn.Module) -> Groups:
-        """Seeds, germinators, and the rest: BatchNorm, biases."""
-        if self.seed_lr == self.germinator_lr == 1:
-            return super().groups(net)
-        groups: dict[float, list[nn.Parameter]] = {}
-        for name, parameter in net.named_parameters():
-            groups.setdefault(self._factor(name.rpartition(".")[2]), []).append(parameter)
-        return [{"params": parameters, "lr": factor * self.lr} for factor, parameters in groups.items()]
-
-    def _factor(self, leaf: str) -> float:
-        return self.seed_lr if leaf in SEEDS else self.germinator_lr if leaf in GERMINATORS else 1.0
+    def factor(self, parameter: str) -> float:
+        """That of seeds, of germinators, or of the rest."""
+        own = self.seed_lr if parameter in SEEDS else self.germinator_lr if parameter in GERMINATORS else 1.0
+        return own * super().factor(parameter)
 
     @property
     def keeps_weights(self) -> bool:

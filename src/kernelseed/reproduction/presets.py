@@ -28,14 +28,14 @@ class Preset:
         """The settings for a data set, in words.
 
         >>> PRESETS["medium"].words("cifar10")
-        'width 32, a 3x3 stem of stride 2, 10 epochs, crops and flips, cosine with 100 steps of warm-up'
+        'width 32, a 3x3 stem of stride 2, 10 epochs, crops and flips, cosine with .05 of the steps as warm-up'
         """
         chosen = self.for_data(data)
         parts = [f"width {chosen['width']}"]
         parts += [STEMS[chosen["stem"]]] if "stem" in chosen else []
         parts += [f"{chosen['epochs']} epochs", "crops and flips" if chosen.get("augment") else "no augmentation"]
         parts.append(
-            f"{chosen['schedule']} with {chosen['warmup']} steps of warm-up"
+            f"{chosen['schedule']} with {str(chosen['warmup']).lstrip('0')} of the steps as warm-up"
             if "warmup" in chosen
             else "a constant rate"
         )

@@ -18,9 +18,10 @@ shift_curves, average_curve           accuracy, NLL and ECE of a network on dama
 from typing import TYPE_CHECKING, Any
 
 from kernelseed.errors import MissingPackageError
-from kernelseed.training.config import Config, differences, overlay, read_settings
+from kernelseed.training.config import Config
 from kernelseed.training.courses import RECIPES, recipe
 from kernelseed.training.evaluation import evaluate
+from kernelseed.training.given_settings import differences, overlay, read_settings
 from kernelseed.training.inference import predict_files, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,18 +13,18 @@ import torch
 from torch import nn
 
 from kernelseed import fast, methods, models
-from kernelseed.core import batch_norms, gigabytes, memory_limit, read_json, read_text
+from kernelseed.core import batch_norms, gigabytes, memory_limit
 from kernelseed.data import CSV, TASKS, Dataset, TableOptions, load
-from kernelseed.errors import ArgumentError, ConfigError, DataError, MissingPackageError, StorageError
+from kernelseed.errors import ArgumentError, ConfigError, DataError
 from kernelseed.methods import check_settings, did_you_mean, setting, settings_of
+from kernelseed.training.config_checks import TABLE_MODEL, check_together
 from kernelseed.training.learning_rate import SCHEDULES
 from kernelseed.training.tasks import task_of
 
-MOST_YAML = 1 << 20
 TRAINING_BYTES = 16  # a parameter, its gradient and Adam's two averages
 PLAIN_SHARE = 0.2
 """Of a run's epochs, for the plain network that a method takes over."""
-IMAGE_MODEL, TABLE_MODEL = "resnet18", "mlp"
+IMAGE_MODEL = "resnet18"
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
@@ -98,110 +96,15 @@ class Config:
         if self.model is None:
             object.__setattr__(self, "model", default_model(self.data))
         check_settings(self, ConfigError)
-        self._check_data()
-        self._check_model()
-        method = self.build_method()
-        if self.patience is not None and not self.validation:
-            raise ConfigError(
-                f"patience is {self.patience} with validation {self.validation}; early stopping needs a validation "
-                "share to watch, such as 0.1."
-            )
-        if self.clip is not None and self.precision == "16-mixed":
-            raise ConfigError(
-                f"clip is {self.clip} with precision '16-mixed', whose gradients are scaled; take bf16-mixed, or do "
-                "without clip."
-            )
-        if self.clip is not None and not method.clips:
-            raise ConfigError(f"clip is {self.clip}, but method {self.method!r} uses its gradients itself: do without.")
-        if self.devices * self.nodes > 1 and not method.distributed:
-            raise ConfigError(
-                f"devices x nodes is {self.devices * self.nodes}; method {self.method!r} keeps statistics of its own "
-                "gradients and trains in one process: set both to 1."
-            )
-        self._check_recipe(method)
+        object.__setattr__(self, "model_args", _through_json(self.model_args))
+        check_together(self)
 
-    def _check_recipe(self, method: methods.Method) -> None:
-        """That the method can be trained in this way."""
-        for name, default in (("accumulate", 1), ("ema", None)):
-            if method.is_optimizer and getattr(self, name) != default:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, but method {self.method!r} is an optimizer itself, whose "
-                    f"posterior belongs to its own steps: leave {name} at {default}."
-                )
-        if self.init_from is not None and not method.keeps_weights:
-            raise ConfigError(
-                f"init_from is {self.init_from!r}, but method {self.method!r} starts from weights of its own; do "
-                "without, or take init 'model' for kernel seeds."
-            )
-        if self.warmup >= 1 and self.warmup % 1:
-            raise ConfigError(f"warmup is {self.warmup}; allowed: a whole number of steps, or a share below 1.")
-        if not self.plain_epochs:
-            return
-        if not isinstance(method.plain(), methods.Method):
-            raise ConfigError(
-                f"plain_epochs is {self.plain_epochs}, but method {self.method!r} takes no trained plain network over; "
-                "allowed: bnn, and ksn, fksn and ksn-last with init 'model'."
-            )
-        if (self.plain_epochs >= 1 and self.plain_epochs % 1) or not 0 < self.num_plain_epochs < self.epochs:
-            raise ConfigError(
-                f"plain_epochs is {self.plain_epochs} of {self.epochs} epochs; allowed: a whole number of fewer than "
-                "all of them, or a share below 1 that leaves each part at least one."
-            )
-        if self.patience is not None:
-            raise ConfigError(
-                f"patience is {self.patience} with plain_epochs {self.plain_epochs}; early stopping could end the run "
-                "as a plain network: do without one of them."
-            )
-
-    def _check_data(self) -> None:
-        """That a table has its settings, and that other data has none of them."""
-        if not self.data.startswith(CSV):
-            for name in ("target", "task", "test", "ignore"):
-                if (value := getattr(self, name)) != settings_of(Config)[name].default:
-                    raise ConfigError(f"{name} is {value!r}, but data is {self.data!r}, and no table, csv:PATH.")
-            return
-        try:
-            self._table_options()
-        except ArgumentError as error:
-            raise ConfigError(str(error)) from None
-        if self.target is None:
-            raise ConfigError(f"data is {self.data!r} without a target; name the column to predict: --target.")
-        if self.augment:
-            raise ConfigError(f"augment is for images, and data is the table {self.data!r}: leave it out.")
-        if "stem" in self._model_parameters():
-            raise ConfigError(f"model is {self.model!r}, which takes images, and data is a table: take {TABLE_MODEL}.")
-
-    def _table_options(self) -> TableOptions:
+    def table_options(self) -> TableOptions:
+        """What a table needs beside its path."""
         ignore = tuple(name.strip() for name in (self.ignore or "").split(",") if name.strip())
         return TableOptions(self.target, self.task, self.test, ignore)
 
-    def _check_model(self) -> None:
-        """Of a model of ours all that can be known without data; of any other, its name."""
-        try:
-            object.__setattr__(self, "model_args", json.loads(json.dumps(self.model_args, allow_nan=False)))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"model_args is {self.model_args!r}; it is kept as JSON: {error}.") from None
-        if self.model not in models.BUILDERS and self.model != models.GIVEN and not models.is_path(self.model):
-            allowed = ", ".join(models.BUILDERS)
-            hint = did_you_mean(self.model, models.BUILDERS)
-            raise ConfigError(f"model is {self.model!r}; allowed: {allowed} and package.module:function.{hint}")
-        known = self._model_parameters()
-        for name in ("width", "stem"):
-            if name not in known and getattr(self, name) != settings_of(Config)[name].default:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}, but the model {self.model!r} has none: leave it out, and set "
-                    "the model's own arguments with model_args."
-                )
-        if self.model in models.BUILDERS:
-            free = [name for name in known if name not in (*models.FACTS, "width", "stem")]
-            for name in self.model_args:
-                if name not in free:
-                    hint = did_you_mean(name, free)
-                    raise ConfigError(
-                        f"model_args has {name!r}; allowed for the model {self.model!r}: {', '.join(free)}.{hint}"
-                    )
-
-    def _model_parameters(self) -> Collection[str]:
+    def model_parameters(self) -> Collection[str]:
         """What the model's builder takes; nothing is known of a function of your own."""
         builder = models.BUILDERS.get(self.model)
         return () if builder is None else inspect.signature(builder).parameters
@@ -230,7 +133,7 @@ class Config:
         One of fewer than eight channels is never channels last: the gradient of its strided 1 x 1 convolutions would be
         written past the end of its memory (PyTorch 2.13 on a CPU with AVX2).
         """
-        is_resnet = "stem" in self._model_parameters()
+        is_resnet = "stem" in self.model_parameters()
         return fast.current_costs().layout if is_resnet and self.width % 8 == 0 else torch.contiguous_format
 
     def build_method(self) -> methods.Method:
@@ -268,7 +171,7 @@ class Config:
         facts = {"num_classes": task.num_outputs, "in_channels": channels, "image_size": size}
         if self.model not in models.BUILDERS:
             return models.own_recipe(self.model, facts, self.model_args, task.has_noise)
-        known = self._model_parameters()
+        known = self.model_parameters()
         if "stem" in known and data.table is not None:
             raise ConfigError(f"model is {self.model!r}, which takes images, and data is a table: take {TABLE_MODEL}.")
         settings = {**facts, "width": self.width}
@@ -295,7 +198,7 @@ class Config:
             size=self.size,
             channels=self.channels,
             skip_unreadable=self.skip_unreadable,
-            **vars(self._table_options()),
+            **vars(self.table_options()),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -311,6 +214,14 @@ class Config:
                 hint = did_you_mean(str(key), known)
                 raise ConfigError(f"{key} is no setting of a run; allowed: {', '.join(known)}.{hint}")
         return cls(**given)
+
+
+def _through_json(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A model's arguments as they are read back."""
+    try:
+        return dict(json.loads(json.dumps(arguments, allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model_args is {arguments!r}; it is kept as JSON: {error}.") from None
 
 
 def _require_memory(recipe: dict[str, Any]) -> None:
@@ -336,61 +247,3 @@ def default_stem(data: Dataset) -> str:
 def default_model(data: object) -> str:
     """The network that suits data of this name."""
     return TABLE_MODEL if isinstance(data, str) and data.startswith(CSV) else IMAGE_MODEL
-
-
-def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run where those of `above` win. Another method leaves the options of the one below
-    behind, and another model its arguments.
-
-    >>> overlay({"epochs": 5, "options": {"delta": 0.5}}, {"epochs": 50, "options": {"lr": 0.1}})
-    {'epochs': 50, 'options': {'delta': 0.5, 'lr': 0.1}}
-    """
-    known = settings_of(Config)
-    for part in (below, above):
-        known["options"].check(part.get("options", {}), ConfigError)
-    method = below.get("method", known["method"].default)
-    kept = below.get("options", {}) if above.get("method", method) == method else {}
-    data = above.get("data", below.get("data"))
-    if above.get("model", model := below.get("model", default_model(data))) != model:
-        below = {name: value for name, value in below.items() if name != "model_args"}
-    return {**below, **above, "options": {**kept, **above.get("options", {})}}
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings that both have and that are not the same, options of the method included.
-
-    >>> differences({"epochs": 5, "seed": 0}, {"epochs": 50, "seed": 0})
-    {'epochs': (5, 50)}
-    """
-    one, two = ({**settings, **settings.get("options", {}), "options": None} for settings in (old, new))
-    return {key: (one[key], two[key]) for key in one if key in two and one[key] != two[key]}
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a JSON or YAML file."""
-    if path.suffix not in (".yaml", ".yml"):
-        return read_json(path)
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise MissingPackageError(f"{path} needs the package PyYAML: pip install PyYAML, or write JSON.") from None
-
-    class Loader(yaml.SafeLoader):
-        """Reads 1e-3 as a number, as YAML 1.2 does; PyYAML follows 1.1. A key that is there twice is an error."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            written = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
-            if twice := [key for key, count in written.items() if count > 1]:
-                raise yaml.YAMLError(f"{twice[0][:60]!r} is there twice")
-            return super().construct_mapping(node, deep)
-
-    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
-    text = read_text(path, MOST_YAML)
-    try:
-        found = yaml.load(text, Loader)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise StorageError(f"{path} is not readable YAML ({' '.join(str(error).split())}); mend the file.") from None
-    if not isinstance(found, dict):
-        raise StorageError(f"{path} holds a {type(found).__name__}; write one setting a line, such as `epochs: 50`.")
-    return found

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from kernelseed.data import Dataset, hold_out, normalise, standardised
 from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError
 from kernelseed.models import BUILDERS, GIVEN, Model, WithNoise
-from kernelseed.training.config import TABLE_MODEL, Config
+from kernelseed.training.config import Config
+from kernelseed.training.config_checks import TABLE_MODEL
 from kernelseed.training.tasks import task_of
 
 

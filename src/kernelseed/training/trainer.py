@@ -24,8 +24,9 @@ from kernelseed.core import derive_seed, describe, disk_file, explained, make_fo
 from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
 from kernelseed.models import Model, is_path
-from kernelseed.training.config import Config, differences
+from kernelseed.training.config import Config
 from kernelseed.training.given import plain_model, prepared, settle
+from kernelseed.training.given_settings import differences
 from kernelseed.training.inference import predict_split, test_and_keep, ways
 from kernelseed.training.loggers import build_logger, check_logger
 from kernelseed.training.origin import provenance
