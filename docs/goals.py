@@ -35,7 +35,9 @@ class Goal:
         if found is None or reach is None:
             return None
         reached = f"**{found:.2f}**" if round(found, 2) <= round(reach, 2) else f"{found:.2f}"
-        return [self.label, reached, f"{reach:.2f}", "" if floor is None else f"{floor:.2f}", self.rest]
+        whole = self._ratio(measured, f"floor of {self.subject}") is not None or self.reach != "products"
+        rest = "" if floor is None else self.rest if whole else "the draw's passes"
+        return [self.label, reached, f"{reach:.2f}", "" if floor is None else f"{floor:.2f}", rest]
 
     def _ratio(self, measured: Measured, subject: str, part: str | None = None) -> float | None:
         values = measured.get(part or self.part, {}).get(subject)
@@ -71,7 +73,7 @@ def _small(network: str) -> Sequence[Goal]:
 
 GOALS: Sequence[Goal] = (
     *(
-        Goal(f"{name} step, {images}", part, name, "products", "the draw's passes")
+        Goal(f"{name} step, {images}", part, name, "products", f"{PASSES}, copies")
         for part, images in IMAGES.items()
         for name in ("KSN .25", "KSN 1")
     ),

@@ -226,7 +226,8 @@ static void seed_gradient(word *const strips[2], word *const kept[2], int64_t j,
     for (int64_t i = 0; i < g.k; i += MR) {
         float sums[MR * NR];
         for (int half = 0; half < 2; half++)
-            tile(strips[half] + i / MR * strip_words(steps[half]), panel[half], steps[half], sums, NR, half, bf16[half]);
+            tile(strips[half] + i / MR * strip_words(steps[half]), panel[half], steps[half], sums, NR, half,
+                 bf16[half]);
         for (int64_t q = 0; q < min64(MR, g.k - i); q++) memcpy(d_seed + (i + q) * g.n + j, sums + q * NR, width);
     }
 }
@@ -275,8 +276,9 @@ void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const
                 float *d_germinator = (half ? d_rho_germinator : d_mean_germinator) + r * k;
                 germinator_gradient(d[half], seeds[bf16[half]], count, g, bf16[half], chunk, sums, d_germinator);
                 word *keep = kept[half] + steps_of(r, bf16[half]) * padded(n);
+                const int64_t own = steps_of(count, bf16[half]);
                 for (int64_t j = 0; j < n; j += NR)
-                    pack_panel(keep + j * steps_of(count, bf16[half]), d[half] + j, n, count, min64(NR, n - j), bf16[half]);
+                    pack_panel(keep + j * own, d[half] + j, n, count, min64(NR, n - j), bf16[half]);
             }
         }
 #pragma omp for schedule(dynamic)
