@@ -83,8 +83,6 @@ def _approaches(mean_field: VCL, seeds: VCL, epochs: int, strength: float) -> di
     }
 
 
-_SEEDS: dict[str, Any] = {"weights": "kernel-seed", "delta": 0.5}
-
 BENCHMARKS = {
     "split-mnist": Benchmark(
         "Split-MNIST: 5 tasks, a head for each",
@@ -94,7 +92,7 @@ BENCHMARKS = {
         "each",
         _approaches(
             VCL(epochs=8, lr=2e-3, start_std=0.01, rho_lr=5e-3),
-            VCL(epochs=6, lr=5e-4, start_std=0.01, rho_lr=5e-3, **_SEEDS),
+            VCL(epochs=6, lr=5e-4, start_std=0.01, weights="kernel-seed", delta=0.5, rho_lr=1e-3),
             epochs=5,
             strength=1000.0,
         ),
@@ -109,9 +107,9 @@ BENCHMARKS = {
         "one",
         _approaches(
             VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06, rho_lr=0.1),
-            VCL(epochs=3, batch_size=128, lr=4e-3, prior_std=0.06, **_SEEDS),
+            VCL(epochs=3, batch_size=128, lr=4e-3, prior_std=0.06, weights="kernel-seed", delta=1.0, rho_lr=0.3),
             epochs=3,
-            strength=100.0,
+            strength=10.0,
         ),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(200, "random", 25)),
         {"vcl": 0.90, "vcl-coreset": 0.93, "ewc": 0.84},
