@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import floors
 import footprint
 import subjects
 import torch
@@ -17,18 +18,18 @@ def small_networks(count):
     for name, (make, x) in subjects.SMALL.items():
         torch.manual_seed(0)
         plain = make().eval()
-        nets = {"KSN .25": ks.germinate(plain, 0.25, over="weights"), "BNN": ks.bayesianize(plain)}
+        nets = {"BNN": ks.bayesianize(plain), "KSN .25": ks.germinate(plain, 0.25, over="weights")}
+        nets |= {f"over {what}": ks.germinate(plain, 0.25, over=what) for what in ("factors", "channels")}
 
-        def one_pass(plain=plain, x=x):
+        def predicted(net, samples, x=x):
             for _ in range(20):
-                ks.predict(plain, x, 0, batch_size=len(x))
+                ks.predict(net, x, samples, batch_size=len(x))
 
+        one_pass = partial(predicted, plain, 0)
         named = {f"{name}, plain": one_pass}
         for kind, net in nets.items():
-            named[f"{name}, {kind}"] = lambda net=net, x=x: [
-                ks.predict(net, x, 10, batch_size=len(x)) for _ in range(20)
-            ]
-        named[f"{name}, noise and products alone"] = subjects.noise_and_products(plain, x)
+            named[f"{name}, {kind}"] = partial(predicted, net, 10)
+            named[f"floor of {name}, {kind}"] = floors.of_draws(net, one_pass, x)
         found |= rounds(named, 2 * count, name)
     return found
 

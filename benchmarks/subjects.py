@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import kernelseed as ks
-from kernelseed.fast import draw_values, trim
+from kernelseed.fast import trim
 
 NUM_DATA = 60_000
 Step = Callable[[], None]
@@ -42,9 +42,13 @@ def _step(net, loss, x, bf16=False) -> Step:
     return step
 
 
+def trained(net, x, y, bf16=False) -> Step:
+    """A step of a plain network."""
+    return _step(net.train(), lambda x: F.cross_entropy(net(x), y), x, bf16)
+
+
 def plain(x, y, width=64, bf16=False, trimmed=False) -> Step:
-    net = model(x.shape[1], width, trimmed)
-    return _step(net, lambda x: F.cross_entropy(net(x), y), x, bf16)
+    return trained(model(x.shape[1], width, trimmed), x, y, bf16)
 
 
 def bayesian(net, x, y, bf16=False, draws=1) -> Step:
@@ -65,24 +69,33 @@ def bnn(x, y, trimmed=False) -> Step:
 BY_STAGE = {"layer1.*": 64, "layer2.*": 64, "layer3.*": 72, "layer4.*": 112}
 
 
-def over(x, y, what, ranks=None) -> Step:
+OVER = (
+    ("over factors", "factors", None),
+    ("over channels", "channels", None),
+    ("over channels, ranks by stage", "channels", BY_STAGE),
+)
+
+
+def over_net(x, what, ranks=None):
     """Gaussians on the factors, at .31 of the plain network's parameters or with these ranks."""
     size = {"budget": 0.31} if ranks is None else {"ranks": ranks}
-    return bayesian(ks.germinate(model(x.shape[1]), over=what, **size), x, y)
+    return ks.germinate(model(x.shape[1]), over=what, **size)
 
 
-def products(net) -> Step:
-    """Germination's three products for each weight, forward and backward, and nothing else: the floor of a draw."""
-    factors = [
-        (torch.cat((w.mean_germinator, w.rho_germinator)).detach(), w.seed.detach().flatten(1))
-        for w in net.weights.values()
-    ]
+def over(x, y, what, ranks=None) -> Step:
+    return bayesian(over_net(x, what, ranks), x, y)
+
+
+def rounded(step, precision) -> Step:
+    """A step with torch's switch for float32 products, which germination follows and nothing else here."""
 
     def run():
-        for germinators, seed in factors:
-            both = germinators @ seed
-            germinators.T @ both
-            both @ seed.T
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(precision)
+        try:
+            step()
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     return run
 
@@ -94,22 +107,6 @@ SMALL = {
         batch(32, (13,))[0],
     ),
 }
-
-
-def noise_and_products(plain, x, draws=10, repeat=20) -> Step:
-    """What ten draws of a small network can't do without: their noise, and a product for each layer."""
-    keys = torch.randint(-(2**31), 2**31, (draws, 2)).to(torch.int32)
-    weights = [m.weight.detach() for m in plain.modules() if isinstance(m, torch.nn.Linear)]
-    inputs = [torch.randn(draws, len(x), weight.shape[1]) for weight in weights]
-    moments = [(weight.flatten(), torch.full((weight.numel(),), 0.01)) for weight in weights]
-
-    def run():
-        for _ in range(repeat):
-            for i, (rows, (mean, std)) in enumerate(zip(inputs, moments, strict=True)):
-                weights = draw_values(mean, std, keys, i, 0).view(draws, -1, rows.shape[-1])
-                torch.bmm(rows, weights.transpose(1, 2))
-
-    return run
 
 
 class _Objective(torch.nn.Module):

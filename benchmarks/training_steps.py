@@ -2,13 +2,16 @@
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
+import floors
 import subjects
 import torch
 from timing import present, rounds
 
 import kernelseed as ks
+from kernelseed.fast import kernels
 
 
 def _beside_products(x, y, bf16=False):
@@ -16,7 +19,7 @@ def _beside_products(x, y, bf16=False):
     named = {"plain": subjects.plain(x, y, bf16=bf16)}
     for name, delta in (("KSN .25", 0.25), ("KSN 1", 1.0)):
         net = ks.germinate(subjects.model(x.shape[1]), delta, over="weights")
-        named[name], named[f"products of {name}"] = subjects.bayesian(net, x, y, bf16), subjects.products(net)
+        named[name], named[f"products of {name}"] = subjects.bayesian(net, x, y, bf16), floors.products(net)
     return named
 
 
@@ -26,11 +29,17 @@ def steps(count):
     ours = {
         "BNN": subjects.bnn,
         "FKSN .25": lambda x, y: subjects.ksn(x, y, 0.25, fixed=True),
-        "over factors": lambda x, y: subjects.over(x, y, "factors"),
-        "over channels": lambda x, y: subjects.over(x, y, "channels"),
-        "over channels, ranks by stage": lambda x, y: subjects.over(x, y, "channels", subjects.BY_STAGE),
+        **{name: partial(subjects.over, what=what, ranks=ranks) for name, what, ranks in subjects.OVER},
     }
-    return rounds(_beside_products(x, y) | present(ours | subjects.PEERS, x, y), count, "training steps, float32")
+    named = _beside_products(x, y) | _rounded(x, y) | present(ours | subjects.PEERS, x, y) | floors.of_steps(x, y)
+    return rounds(named, count, "training steps, float32")
+
+
+def _rounded(x, y):
+    """KSN .25 with germination's products in bfloat16, for rho or for both, where the processor has units for it."""
+    if not kernels.library().ks_has_bf16():
+        return {}
+    return {f"KSN .25, {name}": subjects.rounded(subjects.ksn(x, y), name) for name in ("high", "medium")}
 
 
 def steps_64(count):
@@ -82,6 +91,7 @@ PIECES = {
     "the draw's own passes": ("kernelseed",),
     "BatchNorm, ReLU, pooling": ("batch_norm", "threshold_backward", "clamp_min", "max_pool"),
     "optimizer": ("adam",),
+    "copies and fills": ("copy_", "clone", "fill_", "zero_"),
 }
 
 
@@ -90,13 +100,13 @@ def profile(count):
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorded
 
-    from kernelseed.fast import kernels
-
     x, y = subjects.batch()
     library = kernels.library
     ways = {"plain": (subjects.plain(x, y), library), "KSN .25 before": (subjects.ksn(x, y), lambda: None)}
     ways["KSN .25 now"] = (subjects.ksn(x, y), library)
+    ways["KSN .25, medium"] = (subjects.rounded(subjects.ksn(x, y), "medium"), library)
     ways["BNN"] = (subjects.bnn(x, y), library)
+    ways["FKSN .25"] = (subjects.ksn(x, y, fixed=True), library)
     ways["over factors"] = (subjects.over(x, y, "factors"), library)
     ways["over channels"] = (subjects.over(x, y, "channels"), library)
     found = {name: dict.fromkeys([*PIECES, "everything else"], 0.0) for name in ways}

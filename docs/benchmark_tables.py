@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import goals
+
 ROOT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet; `make bench` does it."
 
@@ -18,9 +20,9 @@ def results() -> dict[str, Any]:
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
-def table(heading: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown, its first column to the left and the others to the right."""
-    align = ["---", *("---:" for _ in heading[1:])]
+def table(heading: list[str], rows: list[list[str]], words: int = 0) -> str:
+    """A table in Markdown: its first column, and so many at its end, to the left, and the others to the right."""
+    align = ["---", *("---:" for _ in heading[1 + words :]), *("---" for _ in range(words))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [heading, align, *rows])
 
 
@@ -76,29 +78,11 @@ def profile() -> str:
     return "\n\n".join(found)
 
 
-IMAGES = {"steps": "28 x 28, batch 128", "steps_64": "64 x 64, batch 64", "steps_224": "224 x 224, batch 8"}
-
-
 def floor() -> str:
-    """KSN steps beside their floor, a plain step plus germination's products."""
-    kinds = results()
-    rows = []
-    for part, images in (*IMAGES.items(), ("steps_bf16", "28 x 28, batch 128, bf16 autocast")):
-        for name, delta in (("KSN .25", ".25"), ("KSN 1", "1")):
-            cells = [_beside_floor(result["measured"], part, name, delta) for result in kinds.values()]
-            if any(cells):
-                rows.append([f"{name}, {images}", *cells])
-    return table(["of a plain step (its floor)", *kinds], rows)
-
-
-def _beside_floor(measured: dict[str, Any], part: str, name: str, delta: str) -> str:
-    step = measured.get(part, {}).get(name)
-    # The first file has the products in a part of their own, for one size of images.
-    apart = measured.get("floor", {}).get(f"products, δ={delta}") if part == "steps" else None
-    products = measured.get(part, {}).get(f"products of {name}", apart)
-    if step is None or products is None:
-        return ""
-    return f"{step['ratio']:.2f} ({1 + products['ratio']:.2f})"
+    """What is to be reached, what is, and what can't be undercut; a table for each kind of processor."""
+    heading = ["measured", "reach", "floor", "above the floor"]
+    found = {kind: goals.rows(result["measured"]) for kind, result in results().items()}
+    return "\n\n".join(table([kind, *heading], rows, words=1) for kind, rows in found.items() if rows)
 
 
 def machine() -> str:

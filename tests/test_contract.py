@@ -34,7 +34,7 @@ class TestGaussianFactors(ks.testing.WeightDistributionContract):
         sample, factors = weight.sample(noise_of(0)), weight.decoded()
         assert sample.num_weights == 2 * (4 + 6)
         p = torch.distributions.Normal(*torch.tensor([0.1, 0.3], dtype=torch.float64))
-        q = [torch.distributions.Normal(g.mean, g.std) for g in (factors.germinator, factors.seed)]
+        q = [torch.distributions.Normal(g.mean, g.std) for g in (factors.germinator.moments(), factors.seed.moments())]
         expected = sum(torch.distributions.kl_divergence(each, p).sum() for each in q)
         torch.testing.assert_close(sample.kl(ks.priors.Gaussian(0.3, mean=0.1)), expected)
         values = (sample.germinator.value, sample.seed.value)
@@ -46,7 +46,7 @@ class TestGaussianFactors(ks.testing.WeightDistributionContract):
         factors, moments = weight.decoded(), weight.moments()
         germinators, seeds = (
             q.mean + q.std * torch.randn(20_000, *q.mean.shape, dtype=torch.float64, generator=generator())
-            for q in (factors.germinator, factors.seed)
+            for q in (factors.germinator.moments(), factors.seed.moments())
         )
         products = (germinators @ seeds.flatten(2)).reshape(-1, 2, 4, 3, 3).transpose(1, 2)
         torch.testing.assert_close(products.mean(0), moments.mean, rtol=0, atol=6 * moments.std.max().item() / 141)

@@ -38,6 +38,19 @@ def test_every_section_stands_on_a_page(build):
     assert sorted(re.findall(r"<!-- begin (\w+) -->", pages)) == sorted(build.SECTIONS)
 
 
+def test_a_goal_stands_beside_its_floor_and_what_was_not_measured_is_left_out(build):
+    goal, ratio = build.benchmark_tables.goals.Goal, lambda number: {"ratio": number}
+    steps = {"KSN .25": ratio(1.7), "products of KSN .25": ratio(0.5), "BNN": ratio(1.15), "floor of BNN": ratio(1.1)}
+    measured = {"steps": steps, "steps_bf16": {"KSN .25": ratio(1.8)}}
+    ksn, bnn = goal("a", "steps", "KSN .25", "products", "memory"), goal("b", "steps", "BNN", 1.15, "memory")
+    assert ksn.row(measured) == ["a", "1.70", "1.65", "1.50", "the draw's passes"]
+    assert bnn.row(measured) == ["b", "**1.15**", "1.15", "1.10", "memory"]
+    assert goal("c", "steps_bf16", "KSN .25", "float32").row(measured) == ["c", "1.80", "1.70", "", ""]
+    steps["floor of KSN .25"] = ratio(1.6)
+    assert ksn.row(measured) == ["a", "1.70", "1.65", "1.60", "memory"]
+    assert goal("d", "predict", "KSN .25", 1.0).row(measured) is None
+
+
 def test_the_figure_shows_what_the_result_files_say(build):
     presets = build.presets_shown()
     drawn = draw_figure({data: read_results(ROOT / "results" / presets[data] / data) for data in DATA}, presets)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import kernelseed as ks
+from kernelseed.core.distributions import Gaussian
 
 KINDS = {
     "bnn": lambda model: ks.bayesianize(model, where=lambda name, parameter: True),
@@ -78,9 +79,11 @@ def test_the_kl_of_factors_is_the_sum_over_both():
     for name in after.weights:
         q, p = after.weights[name].decoded(), before.weights[name].decoded()
         for mine, theirs in ((q.germinator, p.germinator), (q.seed, p.seed)):
-            normals = (torch.distributions.Normal(g.mean, g.std) for g in (mine, theirs))
+            normals = (torch.distributions.Normal(g.mean, g.std) for g in (mine.moments(), theirs.moments()))
             expected += torch.distributions.kl_divergence(*normals).sum().item()
-    assert after.draw().kl(before.as_prior()).item() == pytest.approx(expected, rel=1e-9)
+    for prior in (before.as_prior(), before.as_prior().decoded()):
+        assert after.draw().kl(prior).item() == pytest.approx(expected, rel=1e-9)
+    assert all(type(factor) is Gaussian for each in prior.values() for factor in each.gaussians)
 
 
 @pytest.mark.parametrize("kind", KINDS)

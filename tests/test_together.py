@@ -12,6 +12,7 @@ from torch import nn
 import kernelseed as ks
 from kernelseed.core.joint import PartSample
 from kernelseed.core.known_layers import ELEMENTWISE
+from kernelseed.core.network import Draw
 from kernelseed.core.stacked import Ensemble
 from kernelseed.core.values import Values
 from kernelseed.fast import Costs, assuming, flat, kernels
@@ -279,9 +280,9 @@ def test_predict_has_the_same_result_either_way(monkeypatch):
 # --- draws that are made together, and layers that are known -------------------------------------------------------
 
 
-def samples_of(net, how, count=3):
+def samples_of(net, how, count=3, seed=1):
     with torch.no_grad(), assuming(how):
-        return [draw.weights for draw in net.posterior().draws(count, generator(1))]
+        return [draw.weights for draw in net.posterior().draws(count, generator(seed))]
 
 
 @pytest.mark.parametrize("make", [mixed, lambda: trained(ks.germinate(nn.Conv2d(30, 50, 3), over="factors"))])
@@ -350,6 +351,30 @@ def test_known_layers_compute_what_each_draw_computes(name, where, monkeypatch):
     assert torch.equal(given, x)
     with pytest.raises(RuntimeError):
         Ensemble(made)(X[:, :2])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("over", ["factors", "channels"])
+@pytest.mark.parametrize("costs", [AT_ONCE, Costs(convolution=1, product=1, call=1e9)], ids=["thin", "dense"])
+@pytest.mark.parametrize("name", [*LAYERS, "tied"])
+def test_known_layers_of_factors_compute_what_each_draw_computes(name, costs, over, monkeypatch):
+    torch.manual_seed(0)
+    net = trained(ks.germinate(tied() if name == "tied" else LAYERS[name](), 0.5, min_rank=1, over=over)).eval()
+    x = X.unflatten(1, (2, 3, 1)) if name == "perceptron" else X
+    with assuming(costs):
+        made = list(net.posterior().draws(4, generator(2)))
+        expected = [draw(x.clone()) for draw in made]
+        torch.testing.assert_close([draw.weights for draw in made], samples_of(net, ONE_BY_ONE, 4, seed=2))
+        if name != "activations":  # it changes its input, and vmap's result is compared with that of one draw
+            by_vmap = Ensemble(made)
+            by_vmap._layers = None
+            torch.testing.assert_close(by_vmap(x.clone()), expected)
+            assert by_vmap._checked
+        monkeypatch.setattr(torch.func, "vmap", None)
+        at_once = Ensemble(made)
+        assert at_once._layers is not None
+        monkeypatch.setattr(Draw, "__call__", None)  # not one by one
+        torch.testing.assert_close(at_once(x.clone()), expected)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from kernelseed.core.values import StackedFactors
 from kernelseed.models import MLP, WithNoise
 
 ELEMENTWISE = (
@@ -23,7 +24,7 @@ class KnownLayers:
         self._layers = layers
 
     @classmethod
-    def of(cls, module: nn.Module, drawn: Mapping[str, Tensor]) -> KnownLayers | None:
+    def of(cls, module: nn.Module, drawn: Mapping[str, Tensor | StackedFactors]) -> KnownLayers | None:
         """Those of a module in eval mode; None if it has any other layer, or others than linear ones are drawn."""
         names = {layer: name for name, layer in module.named_modules()}
         if any(_is_special(m) for m in names):
@@ -34,8 +35,8 @@ class KnownLayers:
         known = all(type(layer) in (nn.Linear, nn.Flatten, WithNoise, *ELEMENTWISE) for _, layer in layers)
         return cls(layers) if known and drawn.keys() <= allowed else None
 
-    def __call__(self, x: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        """The outputs for tensors (draws, ...) by name, (draws, N, ...)."""
+    def __call__(self, x: Tensor, drawn: Mapping[str, Tensor | StackedFactors]) -> Tensor:
+        """The outputs for tensors (draws, ...) or their factors by name, (draws, N, ...)."""
         draws = len(next(iter(drawn.values())))
         stacked = False
         for name, layer in self._layers:
@@ -54,10 +55,16 @@ class KnownLayers:
         return x
 
 
-def _linear(x: Tensor, weight: Tensor, drawn_bias: Tensor | None, layer: nn.Linear) -> Tensor:
+def _linear(
+    x: Tensor, weight: Tensor | StackedFactors, drawn_bias: Tensor | StackedFactors | None, layer: nn.Linear
+) -> Tensor:
+    assert not isinstance(drawn_bias, StackedFactors)  # which have two axes at least
     bias = layer.bias if drawn_bias is None else drawn_bias[:, None]
-    rows, matrix = x.reshape(len(x), -1, x.shape[-1]), weight.transpose(1, 2)
-    found = torch.bmm(rows, matrix) if bias is None else torch.baddbmm(bias, rows, matrix)
+    rows = x.reshape(len(x), -1, x.shape[-1])
+    *first, last = weight.matrices(rows.shape[1]) if isinstance(weight, StackedFactors) else (weight.mT,)
+    for matrix in first:
+        rows = torch.bmm(rows, matrix)
+    found = torch.bmm(rows, last) if bias is None else torch.baddbmm(bias, rows, last)
     return found.view(*x.shape[:-1], found.shape[-1])
 
 

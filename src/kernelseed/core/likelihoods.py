@@ -32,20 +32,20 @@ class Likelihood(nn.Module, ABC, Generic[P]):
 
     def read(self, output: Any) -> Tensor:
         """The network's output as a tensor of at least float32 without NaN."""
+        return _sound(self._found(output))
+
+    def read_draws(self, outputs: Sequence[Any]) -> Tensor:
+        """The same for one output of each draw, stacked."""
+        return _sound(_stacked([self._found(output) for output in outputs]))
+
+    def _found(self, output: Any) -> Tensor:
         tensor = self._read(output) if self._read else output
         if not isinstance(tensor, Tensor):
             raise ArgumentTypeError(
                 f"the network returned {type(tensor).__name__}, not a tensor; say how to find the tensor in it: "
                 f"likelihoods.{type(self).__name__}(read=lambda output: ...), for example output.logits."
             )
-        # The largest number is NaN if there is one: a single pass, of which an ensemble takes one for each draw.
-        if can_look_at(tensor) and tensor.numel() and not tensor.amax().item() < math.inf:
-            wrong = int((tensor.isnan() | tensor.isposinf()).sum())
-            raise NonFiniteOutputError(
-                f"the network's output has NaN or infinity in {wrong} of {tensor.numel()} places; look for them in the "
-                "input, or lower the learning rate."
-            )
-        return at_least_float32(tensor)
+        return tensor
 
     @abstractmethod
     def nll(self, output: Any, target: Tensor) -> Tensor:
@@ -83,9 +83,8 @@ class Categorical(Likelihood[Classification]):
         self.register_buffer("weight", weight, persistent=False)
         self.ignore_index = ignore_index
 
-    def read(self, output: Any) -> Tensor:
-        """The logits."""
-        logits = super().read(output)
+    def _found(self, output: Any) -> Tensor:
+        logits = super()._found(output)
         if logits.dim() < 2:
             raise ArgumentError(
                 f"the network's output has shape {tuple(logits.shape)}; axis 1 must be the classes: (batch, classes)."
@@ -107,7 +106,7 @@ class Categorical(Likelihood[Classification]):
 
     def predictive(self, outputs: list[Any]) -> Classification:
         """Softmax once, then the average."""
-        return Classification.from_logits(_stacked([self.read(o) for o in outputs]))
+        return Classification.from_logits(self.read_draws(outputs))
 
 
 class Gaussian(Likelihood[Regression]):
@@ -185,6 +184,18 @@ def _stacked(outputs: Sequence[Tensor]) -> Tensor:
     for output in outputs:
         require_alike(outputs[0], output)
     return torch.stack(tuple(outputs))
+
+
+def _sound(tensor: Tensor) -> Tensor:
+    """At least float32; an error for NaN."""
+    # The largest number is NaN if there is one: a single pass.
+    if can_look_at(tensor) and tensor.numel() and not tensor.amax().item() < math.inf:
+        wrong = int((tensor.isnan() | tensor.isposinf()).sum())
+        raise NonFiniteOutputError(
+            f"the network's output has NaN or infinity in {wrong} of {tensor.numel()} places; look for them in the "
+            "input, or lower the learning rate."
+        )
+    return at_least_float32(tensor)
 
 
 def can_look_at(tensor: Tensor) -> bool:

@@ -10,6 +10,7 @@ import torch
 from kernelseed.core.distributions import Decoded, Prior
 from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weight_tree import WeightTree
+from kernelseed.core.weights.gaussian_factors import FactorGaussians
 from kernelseed.errors import ArgumentError
 
 
@@ -41,7 +42,7 @@ class PosteriorPrior(Mapping[str, Decoded]):
 
     def decoded(self) -> dict[str, Prior]:
         """All of them decoded, which takes the memory of dense weights: for many KLs, which then are faster."""
-        return {name: each.moments() if isinstance(each, RhoGaussian) else each for name, each in self.items()}
+        return {name: _with_deviations(each) for name, each in self.items()}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.weights)
@@ -56,3 +57,10 @@ class PosteriorPrior(Mapping[str, Decoded]):
     def num_parameters(self) -> int:
         """How many numbers it keeps."""
         return sum(parameter.numel() for parameter in self.weights.parameters())
+
+
+def _with_deviations(decoded: Decoded) -> Decoded:
+    """The same, with softplus of each rho computed."""
+    if isinstance(decoded, FactorGaussians):
+        return FactorGaussians(decoded.germinator.moments(), decoded.seed.moments(), decoded.shape)
+    return decoded.moments() if isinstance(decoded, RhoGaussian) else decoded

@@ -22,7 +22,7 @@ from kernelseed.core.known_layers import KnownLayers
 from kernelseed.core.network import Draw
 from kernelseed.core.objective import call
 from kernelseed.core.twin import call_with
-from kernelseed.core.values import StackedSample
+from kernelseed.core.values import StackedFactors, StackedProduct, StackedSample
 from kernelseed.fast import current_costs
 
 CALLS = 3
@@ -65,7 +65,7 @@ class Ensemble:
         """
         assert self._tensors is not None
         positions = max((t.numel() // (t.shape[-1] if t.is_floating_point() else 1) for t in tensors_of(x)), default=1)
-        outputs = sum(tensor.shape[1] for tensor in self._tensors.values() if tensor.dim() > 1)
+        outputs = sum(stack.shape[1] for stack in self._tensors.values() if len(stack.shape) > 1)
         return self._starting > current_costs().moving(positions * outputs)
 
     def _tried(self, x: Any, layers: KnownLayers | None) -> list[Any] | None:
@@ -75,7 +75,7 @@ class Ensemble:
                 return list(layers(x, self._tensors).unbind())
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # such as that of an operation without a rule, which would be slow
-                return self._by_vmap(x, self._tensors)
+                return self._by_vmap(x, {name: _dense(stack) for name, stack in self._tensors.items()})
         except Exception:
             return None
 
@@ -89,8 +89,8 @@ class Ensemble:
         return [tree_unflatten(own, kind) for own in zip(*(leaf.unbind() for leaf in leaves), strict=True)]
 
 
-def _stacked(draws: Sequence[Draw | DropoutPass]) -> dict[str, Tensor] | None:
-    """The tensors of the draws, stacked by name; None if the draws can't run together, or would not gain by it."""
+def _stacked(draws: Sequence[Draw | DropoutPass]) -> dict[str, Tensor | StackedFactors] | None:
+    """Their tensors or factors, stacked by name; None if the draws can't run together, or would not gain by it."""
     first = draws[0]
     if (
         len(draws) < 2
@@ -112,18 +112,23 @@ def _stacked(draws: Sequence[Draw | DropoutPass]) -> dict[str, Tensor] | None:
     return {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
 
 
-def _made_at_once(draws: Sequence[Any]) -> dict[str, Tensor] | None:
+def _made_at_once(draws: Sequence[Any]) -> dict[str, Tensor | StackedFactors] | None:
     """The tensors of draws that are slices of them already, in their order."""
     first, stacks = draws[0], {}
+    kinds = StackedSample, StackedProduct
     for name, sample in first.samples.items():
-        if not isinstance(sample, StackedSample) or len(sample.whole) != len(draws):
+        if not isinstance(sample, kinds) or len(sample.whole) != len(draws):
             return None
         for i, draw in enumerate(draws):
             own = draw.samples[name]
-            if not isinstance(own, StackedSample) or own.whole is not sample.whole or own.index != i or draw.buffers:
+            if not isinstance(own, kinds) or own.whole is not sample.whole or own.index != i or draw.buffers:
                 return None
         stacks[name] = sample.whole
     return stacks | {alias: stacks[name] for alias, name in first.aliases.items()} or None
+
+
+def _dense(stack: Tensor | StackedFactors) -> Tensor:
+    return stack.dense if isinstance(stack, StackedFactors) else stack
 
 
 def _starting(module: nn.Module) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,18 @@ from torch import Tensor
 from kernelseed.core.distributions import Decoded, Gaussian, Sample
 from kernelseed.core.joint import OfGaussians
 from kernelseed.core.rho import RhoGaussian
-from kernelseed.fast import current_costs, deviations, draw_values, supports
+from kernelseed.core.weights.gaussian_factors import FactorGaussians
+from kernelseed.fast import (
+    ProductWeight,
+    current_costs,
+    deviations,
+    draw_values,
+    fold,
+    germinate_matrix,
+    is_transposed,
+    supports,
+    thin_is_cheaper,
+)
 
 CALLS = 3
 """What is started for a weight in a draw: its noise, its place in memory, its sample."""
@@ -39,7 +52,8 @@ class Values:
         def simple(weight: Decoded) -> bool:
             if weight.fixed:
                 return True
-            if not isinstance(weight, (Gaussian, RhoGaussian)) and not isinstance(weight, OfGaussians):
+            # The protocol is asked last: that takes longer than drawing a small weight.
+            if not isinstance(weight, (Gaussian, RhoGaussian, FactorGaussians)) and not isinstance(weight, OfGaussians):
                 return False
             stored = [tensor for gaussian in weight.gaussians for tensor in gaussian.stored()]
             drawn = not any(gaussian.fixed for gaussian in weight.gaussians)
@@ -55,18 +69,21 @@ class Values:
         at_once = len(self._parts) * CALLS * costs.call > costs.moving(numbers)
         for some in [keys] if at_once else keys.split(1):
             stacks = {name: moments.values(some, *name) for name, moments in self._parts.items()}
+            ways = {name: self._way(index, name, stacks) for index, name in enumerate(self._decoded)}
             for i in range(len(some)):
-                yield {name: self._sample(index, name, stacks, i) for index, name in enumerate(self._decoded)}
+                yield {name: sample(i) for name, sample in ways.items()}
 
-    def _sample(self, index: int, name: str, stacks: Mapping[tuple[int, int], Tensor], draw: int) -> Sample:
+    def _way(self, index: int, name: str, stacks: Mapping[tuple[int, int], Tensor]) -> Callable[[int], Sample]:
+        """The sample of a weight for each number of a draw."""
         if (fixed := self._fixed.get(name)) is not None:
-            return fixed
+            return lambda _: fixed
         weight: Any = self._decoded[name]
+        own = [stacks[index, part] for part in range(len(weight.gaussians))]
         if isinstance(weight, (Gaussian, RhoGaussian)):
-            return StackedSample(stacks[index, 0], draw)
-        parts = [StackedSample(stacks[index, part], draw) for part in range(len(weight.gaussians))]
-        sample: Sample = weight.joined(parts)
-        return sample.values_only()
+            return partial(StackedSample, own[0])
+        if isinstance(weight, FactorGaussians):
+            return partial(StackedProduct, StackedFactors(own[0], own[1], weight.shape))
+        return lambda draw: weight.joined([StackedSample(stack, draw) for stack in own]).values_only()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +103,15 @@ class _Moments:
 
     def values(self, keys: Tensor, weight: int, part: int) -> Tensor:
         """The values for each key, (draws, *shape)."""
-        flat = draw_values(self.mean, self.std, keys, weight, part)
-        if not self.swapped:
-            return flat.view(len(keys), *self.shape)
-        values = flat.view(len(keys), self.shape[1], self.shape[0], *self.shape[2:]).transpose(1, 2)
-        return values if len(self.shape) == 2 else values.contiguous()  # products take either, convolutions lose
+        return _in_shape(draw_values(self.mean, self.std, keys, weight, part), self.shape, self.swapped)
+
+
+def _in_shape(flat: Tensor, shape: torch.Size, swapped: bool) -> Tensor:
+    """The elements of several weights (draws, ...) in their shape."""
+    if not swapped:
+        return flat.view(len(flat), *shape)
+    values = flat.view(len(flat), shape[1], shape[0], *shape[2:]).transpose(1, 2)
+    return values if len(shape) == 2 else values.contiguous()  # products take either, convolutions lose
 
 
 class StackedSample(Sample):
@@ -111,6 +132,70 @@ class StackedSample(Sample):
     def source(self) -> Gaussian:
         """The weight, without a standard deviation."""
         return Gaussian(self.value, None)
+
+    def values_only(self) -> Sample:
+        """Itself."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class StackedFactors:
+    """The factors of a weight in several draws, germinators (draws, C_f, rank) and seeds (draws, rank, C_F, k...)."""
+
+    germinators: Tensor
+    seeds: Tensor
+    weight_shape: torch.Size
+
+    def __len__(self) -> int:
+        return len(self.germinators)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the weights, (draws, ...)."""
+        return torch.Size((len(self), *self.weight_shape))
+
+    @functools.cached_property
+    def dense(self) -> Tensor:
+        """The weights of all draws."""
+        product = germinate_matrix(self.germinators, self.seeds)
+        return _in_shape(product, self.weight_shape, is_transposed(self.weight_shape))
+
+    def matrices(self, rows: int) -> tuple[Tensor, ...]:
+        """What so many rows of each draw are multiplied with, one after another: both factors if that costs less."""
+        rank = self.germinators.shape[2]
+        if not thin_is_cheaper(self.weight_shape, rank, rows, rows, costs=current_costs()):
+            return (self.dense.mT,)
+        both = self.germinators, self.seeds
+        return both if is_transposed(self.weight_shape) else (self.seeds.mT, self.germinators.mT)
+
+
+class StackedProduct(Sample):
+    """A weight that is the product of slices of such factors, and runs as two thin layers where that is cheaper."""
+
+    noise = None
+    fixed = True
+
+    def __init__(self, whole: StackedFactors, index: int) -> None:
+        self.whole, self.index = whole, index
+
+    @functools.cached_property
+    def value(self) -> Tensor:
+        """The dense weight."""
+        return fold(germinate_matrix(*self._factors), self.whole.weight_shape)
+
+    @property
+    def source(self) -> Gaussian:
+        """The dense weight, without a standard deviation."""
+        return Gaussian(self.value, None)
+
+    @property
+    def operand(self) -> Tensor:
+        """A tensor subclass that runs as two layers, or as their product if that is cheaper."""
+        return ProductWeight.of(*self._factors, self.whole.weight_shape, lambda: self.value)
+
+    @property
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        return self.whole.germinators[self.index], self.whole.seeds[self.index]
 
     def values_only(self) -> Sample:
         """Itself."""

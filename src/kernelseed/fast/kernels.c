@@ -9,6 +9,9 @@
 
 int omp_get_thread_num(void); /* not omp.h, which some compilers lack */
 
+/* Blocks that one thread does in about the time in which another wakes up. */
+enum { FEW = 16 };
+
 int64_t ks_block(void) { return BLOCK; }
 
 /* The words of n counters of four words each, for a comparison with the published vectors. */
@@ -26,7 +29,7 @@ void ks_philox(int64_t n, const uint32_t *counters, const uint32_t *key, int rou
 /* The first n normals of the stream (key, weight, part). */
 void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, float *noise, int threads) {
     int64_t blocks = (n + BLOCK - 1) / BLOCK;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (blocks > FEW)
     for (int64_t i = 0; i < blocks; i++) {
         float own[BLOCK];
         block_noise(i, key, weight, part, own);
@@ -36,7 +39,7 @@ void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, fl
 
 /* The standard deviations of n numbers with these rhos. */
 void ks_deviations(int64_t n, const float *rho, float *std, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++)
         deviations(rho + i * BLOCK, 0.0f, std + i * BLOCK, block_length(n, i));
 }
@@ -44,7 +47,7 @@ void ks_deviations(int64_t n, const float *rho, float *std, int threads) {
 /* n numbers with these means and deviations, drawn once with each of some keys, one draw after another. */
 void ks_draws(int64_t n, int64_t draws, const float *mean, const float *std, const uint32_t *keys, uint32_t weight,
               uint32_t part, float *values, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (draws * n > FEW * BLOCK)
     for (int64_t task = 0; task < draws * ceil_div(n, BLOCK); task++) {
         int64_t i = task / draws, draw = task % draws, at = i * BLOCK; /* a block's means stay in the cache */
         float noise[BLOCK], *value = values + draw * n + at;
@@ -57,7 +60,7 @@ void ks_draws(int64_t n, int64_t draws, const float *mean, const float *std, con
 void ks_sample(int64_t n, const float *mean, const float *rho, const float *offset, const uint32_t *key,
                uint32_t weight, uint32_t part, float *value, float *std, double *log_q, int threads) {
     const stream s = {key, weight, part};
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
         int64_t at = i * BLOCK, end = at + block_length(n, i);
         log_q[i] = sample_range(at, end, mean + at, rho + at, *offset, s, value + at, std + at);
@@ -67,7 +70,7 @@ void ks_sample(int64_t n, const float *mean, const float *rho, const float *offs
 /* The sums of log P(value) up to a constant: softplus(c0 - c1 w^2) - c2 w^2. */
 void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, int threads) {
     const float c0 = c[0], c1 = c[1], c2 = c[2];
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
         double sum = 0.0;
         for (int64_t from = i * BLOCK; from < i * BLOCK + block_length(n, i); from += RUN) {
@@ -88,7 +91,7 @@ void ks_mixture(int64_t n, const float *value, const float *c, double *log_p, in
 /* The gradients of mean and rho. The means are given, so that sigma times the noise is known without the noise. */
 void ks_gradient(int64_t n, const float *grad, const float *value, const float *std, const float *mean, const float *c,
                  float kl, float *d_mean, float *d_rho, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
     for (int64_t i = 0; i < ceil_div(n, BLOCK); i++) {
         int64_t o = i * BLOCK, length = block_length(n, i);
         float shift[BLOCK];
@@ -155,7 +158,7 @@ void ks_germinate(int64_t rows, int64_t n, int64_t k, const float *mean_germinat
     const stream s = {key, weight, part};
     const int64_t height = tile_rows(g);
     word *panels[2] = {scratch, scratch + padded(n) * k}, *own = panels[1] + padded(n) * steps_of(k, 1);
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(threads) if (rows * n > FEW * BLOCK)
     {
 #pragma omp for schedule(static)
         for (int64_t j = 0; j < n; j += NR)
@@ -174,8 +177,13 @@ void ks_germinate(int64_t rows, int64_t n, int64_t k, const float *mean_germinat
     }
 }
 
-/* The scratch of a thread for its tile: both gradients, a chunk of a strip, and the sums of a strip. */
-static int64_t gradient_words(germination g) { return 2 * tile_rows(g) * g.n + MR * LD + MR * padded(g.k); }
+/* The scratch of a thread: for a tile, both gradients, a chunk of a strip, and the sums of a strip; then for a panel of
+ * both gradients of all rows. */
+static int64_t gradient_words(germination g) {
+    int64_t of_tile = 2 * tile_rows(g) * g.n + MR * LD + MR * padded(g.k);
+    int64_t of_panels = NR * (steps_of(g.rows, g.mean_bf16) + steps_of(g.rows, g.rho_bf16));
+    return of_tile > of_panels ? of_tile : of_panels;
+}
 
 /* The number of words of scratch that ks_ungerminate needs. */
 int64_t ks_ungerminate_scratch(int64_t rows, int64_t n, int64_t k, int mean_bf16, int rho_bf16, int threads) {
@@ -202,22 +210,31 @@ static void germinator_gradient(const float *gradients, const word *panels, int6
     }
 }
 
-/* The columns from j on of the seed's gradient: the transposed germinators times the panels of both gradients. */
-static void seed_gradient(word *const strips[2], word *const kept[2], int64_t j, germination g, float *d_seed) {
+/* The columns from j on of the seed's gradient: the transposed germinators times the panels of both gradients, whose
+ * pieces are first gathered from the tiles. */
+static void seed_gradient(word *const strips[2], word *const kept[2], int64_t j, germination g, word *panels,
+                          float *d_seed) {
     const int bf16[2] = {g.mean_bf16, g.rho_bf16};
     const size_t width = sizeof(float) * (size_t)min64(NR, g.n - j);
+    const int64_t height = tile_rows(g), steps[2] = {steps_of(g.rows, bf16[0]), steps_of(g.rows, bf16[1])};
+    word *const panel[2] = {panels, panels + steps[0] * NR};
+    for (int half = 0; half < 2; half++)
+        for (int64_t r = 0; r < g.rows; r += height) {
+            int64_t at = steps_of(r, bf16[half]), own = steps_of(min64(height, g.rows - r), bf16[half]);
+            memcpy(panel[half] + at * NR, kept[half] + at * padded(g.n) + j * own, sizeof(word) * (size_t)(own * NR));
+        }
     for (int64_t i = 0; i < g.k; i += MR) {
         float sums[MR * NR];
-        for (int half = 0; half < 2; half++) {
-            const int64_t steps = steps_of(g.rows, bf16[half]);
-            tile(strips[half] + i / MR * strip_words(steps), kept[half] + j * steps, steps, sums, NR, half, bf16[half]);
-        }
+        for (int half = 0; half < 2; half++)
+            tile(strips[half] + i / MR * strip_words(steps[half]), panel[half], steps[half], sums, NR, half,
+                 bf16[half]);
         for (int64_t q = 0; q < min64(MR, g.k - i); q++) memcpy(d_seed + (i + q) * g.n + j, sums + q * NR, width);
     }
 }
 
 /* The gradients of the seed, of both germinators (which are given transposed, k x rows) and of the offset, whose sums go
- * to `d_offset`, one per tile. The seed's gradient needs the gradients of all rows, which are kept as panels. */
+ * to `d_offset`, one per tile. The seed's gradient needs the gradients of all rows, which are kept tile after tile: with
+ * whole panels one after another, a tile would write to places that share few sets of the cache. */
 void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const float *value, const float *std,
                     const float *mean_transposed, const float *rho_transposed, const float *seed, const uint32_t *key,
                     uint32_t weight, uint32_t part, const float *c, float kl, float *d_seed, float *d_mean_germinator,
@@ -234,7 +251,7 @@ void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const
     word *kept[2] = {seeds[1] + padded(k) * steps_of(n, 1)};
     kept[1] = kept[0] + padded(n) * steps[0];
     word *own = kept[1] + padded(n) * steps[1];
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(threads) if (rows * n > FEW * BLOCK)
     {
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < k; i += MR)
@@ -258,12 +275,13 @@ void ks_ungerminate(int64_t rows, int64_t n, int64_t k, const float *grad, const
             for (int half = 0; half < 2; half++) {
                 float *d_germinator = (half ? d_rho_germinator : d_mean_germinator) + r * k;
                 germinator_gradient(d[half], seeds[bf16[half]], count, g, bf16[half], chunk, sums, d_germinator);
-                word *keep = kept[half] + steps_of(r, bf16[half]) * NR;
+                word *keep = kept[half] + steps_of(r, bf16[half]) * padded(n);
+                const int64_t own = steps_of(count, bf16[half]);
                 for (int64_t j = 0; j < n; j += NR)
-                    pack_panel(keep + j * steps[half], d[half] + j, n, count, min64(NR, n - j), bf16[half]);
+                    pack_panel(keep + j * own, d[half] + j, n, count, min64(NR, n - j), bf16[half]);
             }
         }
 #pragma omp for schedule(dynamic)
-        for (int64_t j = 0; j < n; j += NR) seed_gradient(strips, kept, j, g, d_seed);
+        for (int64_t j = 0; j < n; j += NR) seed_gradient(strips, kept, j, g, chunk, d_seed);
     }
 }

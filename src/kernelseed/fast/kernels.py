@@ -73,23 +73,18 @@ def _source() -> bytes:
     return b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
 
 
-def _address(tensor: Tensor) -> ctypes.c_void_p:
-    assert tensor.is_contiguous()
-    return ctypes.c_void_p(tensor.data_ptr())
-
-
 def _in_c(argument: Any) -> Any:
     if isinstance(argument, Tensor):
-        return _address(argument)
-    if isinstance(argument, bool):
-        return ctypes.c_int(argument)
-    return ctypes.c_int64(argument) if isinstance(argument, int) else argument
+        assert argument.is_contiguous()
+        return ctypes.c_void_p(argument.data_ptr())
+    kind = type(argument)
+    return ctypes.c_int64(argument) if kind is int else ctypes.c_int(argument) if kind is bool else argument
 
 
 def call(name: str, *arguments: Any) -> None:
     """Call a kernel. Tensors are passed by address, sizes as int64; the last argument is torch's number of threads."""
     function: Callable[..., Any] = getattr(library(), name)
-    function(*map(_in_c, arguments), ctypes.c_int(torch.get_num_threads()))
+    function(*map(_in_c, arguments), torch.get_num_threads())  # an int of Python is one of C
 
 
 def count(name: str, *arguments: int) -> int:

@@ -130,7 +130,7 @@ def constants_of(pi: float, sigma1: float, sigma2: float) -> tuple[float, float,
     return b, narrow - wide, wide
 
 
-def _kl_term(message: Tensor | None) -> tuple[Tensor, ctypes.c_float]:
+def _kl_term(message: Tensor | None) -> tuple[Any, ctypes.c_float]:
     """The constants of the prior and the coefficient of the KL, from the gradient of the token."""
     coefficient, *scaled = [0.0] if message is None else message.tolist()
     constants = _floats([s / coefficient for s in scaled] if coefficient else [0.0] * 3)
@@ -146,8 +146,9 @@ def _in_c(key: Tensor, weight: int, part: int) -> tuple[Tensor, ctypes.c_uint32,
     return key.contiguous(), ctypes.c_uint32(weight), ctypes.c_uint32(part)
 
 
-def _floats(numbers: Sequence[float]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float32, device="cpu")
+def _floats(numbers: Sequence[float]) -> Any:
+    """An array of C; making a tensor takes as long as drawing a small weight."""
+    return (ctypes.c_float * len(numbers))(*numbers)
 
 
 def _sums(n: int) -> Tensor:

@@ -20,14 +20,18 @@ class StandIn(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a layer whose weight this is in its own way, and any other function on the dense weight."""
         own = func in cls.layers and len(args) > 1 and isinstance(args[1], cls) and not isinstance(args[0], StandIn)
-        run = cls.layers[func] if own else func
-
-        def operand(weight: StandIn) -> Tensor:
-            return weight if own and isinstance(weight, cls) else weight.dense()
-
+        kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            args, kwargs = tree_map_only(StandIn, operand, (args, kwargs or {}))
-            return run(*args, **kwargs)
+            if own:  # a layer has no tensors within its arguments, and to look for them takes as long as a small one
+                args = [cls._operand(each) for each in args]
+                return cls.layers[func](*args, **{name: cls._operand(each) for name, each in kwargs.items()})
+            args, kwargs = tree_map_only(StandIn, lambda weight: weight.dense(), (args, kwargs))
+            return func(*args, **kwargs)
+
+    @classmethod
+    def _operand(cls, argument: Any) -> Any:
+        """What the own layers of this class get: those of other classes are dense."""
+        return argument.dense() if isinstance(argument, StandIn) and not isinstance(argument, cls) else argument
 
 
 def empty_of_shape(like: Tensor, shape: torch.Size) -> Tensor:

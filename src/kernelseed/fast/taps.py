@@ -183,4 +183,4 @@ def trim(model: Model) -> Model:
 
 
 def _pair(value: int | Sequence[int]) -> Sequence[int]:
-    return value if isinstance(value, Sequence) else (value, value)
+    return (value, value) if isinstance(value, int) else value

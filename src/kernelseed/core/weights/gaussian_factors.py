@@ -55,23 +55,21 @@ class GaussianFactors(WeightDistribution):
 
     def decoded(self) -> FactorGaussians:
         """The Gaussians of the two factors."""
-        return FactorGaussians(
-            Gaussian.from_rho(self.mean_germinator, self.germinator_rho.expand_as(self.mean_germinator)),
-            Gaussian.from_rho(self.seed, self.seed_rho.expand_as(self.seed)),
-            self.shape,
-        )
+        return FactorGaussians(self._factor(0), self._factor(1), self.shape)
+
+    def _factor(self, part: int) -> RhoGaussian:
+        mean, rho = ((self.mean_germinator, self.germinator_rho), (self.seed, self.seed_rho))[part]
+        return RhoGaussian(mean, rho.expand_as(mean), mean.shape)
 
     def fused(self, noise: Noise) -> Sample | None:
         """Both factors, each in one pass over its memory."""
-        pairs = ((self.mean_germinator, self.germinator_rho), (self.seed, self.seed_rho))
-        if not supports(*(tensor for pair in pairs for tensor in pair)):
+        if not supports(self.mean_germinator, self.germinator_rho, self.seed, self.seed_rho):
             return None
 
         def draw(part: int) -> FusedSample:
-            mean, rho = pairs[part]
-            own = noise.for_part(part)
-            drawn = draw_mean_field(mean, rho.expand_as(mean).contiguous(), own.stream)
-            return FusedSample(drawn, lambda: RhoGaussian(mean, rho.expand_as(mean), mean.shape), own)
+            factor, own = self._factor(part), noise.for_part(part)
+            drawn = draw_mean_field(factor.mean, factor.rho.contiguous(), own.stream)
+            return FusedSample(drawn, lambda: factor, own)
 
         return ProductSample(draw(0), draw(1), self.shape)
 
@@ -104,13 +102,13 @@ def rho_of_share(tensor: Tensor, share: float) -> Tensor:
 class FactorGaussians:
     """The Gaussians of a germinator and of a seed, from which products are drawn."""
 
-    germinator: Gaussian
-    seed: Gaussian
+    germinator: Gaussian | RhoGaussian
+    seed: Gaussian | RhoGaussian
     shape: torch.Size
     fixed = False
 
     @property
-    def gaussians(self) -> Sequence[Gaussian]:
+    def gaussians(self) -> Sequence[Gaussian | RhoGaussian]:
         """Those of the germinator and of the seed."""
         return self.germinator, self.seed
 
@@ -137,12 +135,13 @@ class FactorGaussians:
 
     def moments(self) -> Gaussian:
         """The moments of a sum of products of independent variables: Var[g s] = E[g]^2 Var[s] + Var[g] E[s^2]."""
-        assert self.germinator.std is not None
-        assert self.seed.std is not None
-        g, s = at_least_float32(self.germinator.mean).square(), at_least_float32(self.seed.mean).square()
-        dg, ds = self.germinator.std.square(), self.seed.std.square()
+        germinator, seed = self.germinator.moments(), self.seed.moments()
+        assert germinator.std is not None
+        assert seed.std is not None
+        g, s = at_least_float32(germinator.mean).square(), at_least_float32(seed.mean).square()
+        dg, ds = germinator.std.square(), seed.std.square()
         variance = germinate_matrix(g, ds) + germinate_matrix(dg, s + ds)
-        mean = germinate_matrix(self.germinator.mean, self.seed.mean)
+        mean = germinate_matrix(germinator.mean, seed.mean)
         std = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
         return Gaussian(fold(mean, self.shape), fold(std, self.shape), swapped=is_transposed(self.shape))
 
