@@ -61,17 +61,18 @@ def way_of(result: dict[str, Any]) -> str:
     return "ensemble" if "ensemble" in result["metrics"] else "mean"
 
 
-def label_of(result: dict[str, Any]) -> str:
-    width = result["config"]["width"]
-    narrow = "" if width == 64 else f", width {width}"
-    return result["labels"][way_of(result)].replace("Baseline", "plain") + narrow
+def label_of(study: str, name: str, result: dict[str, Any]) -> str:
+    """The method, and what else the run changes."""
+    flat = flattened(listed(study)[name])
+    others = "".join(f", {setting} {flat[setting]}" for setting in ("width", "sigma") if setting in flat)
+    return result["labels"][way_of(result)].replace("Baseline", "plain") + others
 
 
 def entries(study: str, suffix: str = "") -> dict[str, Entry]:
     """The networks of a study, by name, with BatchNorm's running statistics or (" bn") with those of each draw."""
     return {
         name: Entry(
-            label_of(runs[0]),
+            label_of(study, name, runs[0]),
             runs[0]["parameters"]["stored"],
             [run["metrics"][f"{way_of(run)}{suffix}"] for run in runs],
         )
@@ -89,7 +90,7 @@ def together(study: str) -> dict[str, Entry]:
             labels = torch.from_numpy(kept[0][1].astype(np.int64))
             summary = metrics.summary(torch.from_numpy(probs), labels)
             found[name] = Entry(
-                f"{TOGETHER} x {label_of(runs[0])}", TOGETHER * runs[0]["parameters"]["stored"], [summary]
+                f"{TOGETHER} x {label_of(study, name, runs[0])}", TOGETHER * runs[0]["parameters"]["stored"], [summary]
             )
     return found
 
@@ -155,9 +156,15 @@ def explored(study: str) -> Callable[[], str]:
 
 def said(changes: dict[str, Any] | None) -> str:
     """Settings in words."""
+    flat = flattened(changes)
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in flat.items() if value is not None)
+
+
+def flattened(changes: dict[str, Any] | None) -> dict[str, Any]:
+    """Settings, with the method's options among them."""
     flat = {**(changes or {}), **(changes or {}).get("options", {})}
     flat.pop("options", None)
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in flat.items() if value is not None)
+    return flat
 
 
 def apart(study: str) -> Callable[[], str]:
@@ -166,10 +173,10 @@ def apart(study: str) -> Callable[[], str]:
     def build() -> str:
         rows = []
         others: list[str] = []
-        for runs in results_of(study).values():
+        for name, runs in results_of(study).items():
             others = list(runs[0].get("ood", {}))
             areas = [statistics.mean(run["ood"][other][way_of(run)]["entropy"] for run in runs) for other in others]
-            rows.append([label_of(runs[0]), *(f"{area:.3f}" for area in areas), str(len(runs))])
+            rows.append([label_of(study, name, runs[0]), *(f"{area:.3f}" for area in areas), str(len(runs))])
         return table(["Network", *others, "seeds"], rows) if rows else f"Not run yet: `{command(study)}`."
 
     return build
@@ -179,7 +186,7 @@ def draw(path: Path) -> None:
     """Accuracy, NLL and ECE against parameters."""
     import matplotlib.pyplot as plt
 
-    found = entries("fashion-mnist")
+    found = {name: entry for name, entry in entries("fashion-mnist").items() if "sigma" not in name}
     if not found:
         return
     colours = {"plain": "#1f2933", "MC-Drop": "#d97706", "KSN": "#2a7f62", "BNN": "#7c5cbf", "FKSN": "#3b82c4"}
@@ -195,7 +202,9 @@ def draw(path: Path) -> None:
                 sizes, means, values = zip(*points, strict=True)
                 axis.plot(sizes, means, "o-" if kind == "plain" else "o", color=colour, ms=5, lw=1, label=kind)
                 axis.vlines(sizes, [min(v) for v in values], [max(v) for v in values], color=colour, lw=1)
-        for entry in together("fashion-mnist").values():
+        for name, entry in together("fashion-mnist").items():
+            if name not in found:
+                continue
             colour = next(colour for kind, colour in colours.items() if kind in entry.label)
             axis.plot(entry.parameters / 1e6, entry.mean(key), "o", mfc="none", color=colour, ms=7, label=entry.label)
         axis.set_xscale("log")

@@ -46,7 +46,7 @@ from kernelseed.core.priors import Prior, ScaleMixture
 from kernelseed.core.pruning import ORDERS, needed_parameters, prune
 from kernelseed.core.ranks import ALLOCATIONS
 from kernelseed.core.schedules import Moment, Schedule
-from kernelseed.core.seed_networks import BUDGET, DELTA, MIN_RANK, germinate
+from kernelseed.core.seed_networks import BUDGET, DELTA, FACTOR_SIGMAS, MIN_RANK, germinate
 from kernelseed.core.seeds import derive_seed, generator_for
 from kernelseed.core.shrinking import plain_parameters, shrink
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
@@ -69,6 +69,7 @@ __all__ = [
     "DELTA",
     "ELBO",
     "ELEMENTWISE",
+    "FACTOR_SIGMAS",
     "INITS",
     "MIN_RANK",
     "OF_DRAWS",

@@ -16,7 +16,9 @@ from kernelseed.core.ranks import ALLOCATIONS, Layer, Layers, Ranks, by_pattern,
 from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, WeightDistribution
 from kernelseed.errors import ArgumentError
 
-BUDGET, DELTA, MIN_RANK, RHO_OFFSET, FACTOR_SIGMA = 0.31, 0.25, 16, -5.0, 0.05
+BUDGET, DELTA, MIN_RANK, RHO_OFFSET = 0.31, 0.25, 16, -5.0
+FACTOR_SIGMAS = {"factors": 0.05, "channels": 0.1}
+"""Where sigma starts, as a share of a factor's root mean square."""
 OVER = "channels"
 
 
@@ -50,7 +52,7 @@ def germinate(
     init        "model": the best approximation of the given weights, exact at full rank; "glorot": the paper's
     fixed       FKSN: only the mean, no sampling, KL 0
     over        what is random: "weights" (the paper's), or seed and germinator, with a sigma for each of their channels
-                ("channels") or numbers ("factors"), which starts at .05 of the factor's root mean square
+                ("channels") or numbers ("factors"), which starts at .1 or .05 of the factor's root mean square
     where       where(name, parameter) -> bool chooses among the parameters of two or more axes. By default all but
                 those of normalisation layers, and the magnitudes of `weight_norm`
 
@@ -91,7 +93,7 @@ class Kind:
 
 def _kind(over: str, fixed: bool, rho_offset: float, sigma: float | None) -> Kind:
     start = sigma_start(rho_offset, sigma)
-    share = FACTOR_SIGMA if sigma is None else sigma
+    share = FACTOR_SIGMAS.get(over, 1.0) if sigma is None else sigma
 
     def factors(by_channel: bool) -> Callable[[Tensor, Tensor, Tensor], WeightDistribution]:
         return lambda w, seed, g: GaussianFactors(seed, g, w.shape, by_channel=by_channel, sigma=share)

@@ -15,6 +15,7 @@ from kernelseed.core import (
     BUDGET,
     DELTA,
     ELBO,
+    FACTOR_SIGMAS,
     INITS,
     MIN_RANK,
     BayesianModule,
@@ -216,6 +217,9 @@ class KSN(Seeds, Variational):
     )
 
     def __post_init__(self) -> None:
+        default = self.rho_offset == settings_of(type(self))["rho_offset"].default
+        if self.sigma is None and self.over in FACTOR_SIGMAS and default:  # so that a run's settings say it
+            object.__setattr__(self, "sigma", FACTOR_SIGMAS[self.over])
         super().__post_init__()
         if self.local and self.over != "weights":
             raise ArgumentError(
