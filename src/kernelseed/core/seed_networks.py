@@ -17,7 +17,7 @@ from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, Ker
 from kernelseed.errors import ArgumentError
 
 BUDGET, DELTA, MIN_RANK, RHO_OFFSET = 0.31, 0.25, 16, -5.0
-FACTOR_SIGMAS = {"factors": 0.05, "channels": 0.1}
+FACTOR_SIGMAS = {"factors": 0.05, "channels": 0.07}
 """Where sigma starts, as a share of a factor's root mean square."""
 OVER = "channels"
 
@@ -52,7 +52,7 @@ def germinate(
     init        "model": the best approximation of the given weights, exact at full rank; "glorot": the paper's
     fixed       FKSN: only the mean, no sampling, KL 0
     over        what is random: "weights" (the paper's), or seed and germinator, with a sigma for each of their channels
-                ("channels") or numbers ("factors"), which starts at .1 or .05 of the factor's root mean square
+                ("channels") or numbers ("factors"), which starts at .07 or .05 of the factor's root mean square
     where       where(name, parameter) -> bool chooses among the parameters of two or more axes. By default all but
                 those of normalisation layers, and the magnitudes of `weight_norm`
 

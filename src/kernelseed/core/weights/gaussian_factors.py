@@ -59,7 +59,8 @@ class GaussianFactors(WeightDistribution):
 
     def _factor(self, part: int) -> RhoGaussian:
         mean, rho = ((self.mean_germinator, self.germinator_rho), (self.seed, self.seed_rho))[part]
-        return RhoGaussian(mean, rho.expand_as(mean), mean.shape)
+        # Contiguous, so that every use of it rounds alike.
+        return RhoGaussian(mean, rho.expand_as(mean).contiguous(), mean.shape)
 
     def fused(self, noise: Noise) -> Sample | None:
         """Both factors, each in one pass over its memory."""
@@ -68,7 +69,7 @@ class GaussianFactors(WeightDistribution):
 
         def draw(part: int) -> FusedSample:
             factor, own = self._factor(part), noise.for_part(part)
-            drawn = draw_mean_field(factor.mean, factor.rho.contiguous(), own.stream)
+            drawn = draw_mean_field(factor.mean, factor.rho, own.stream)
             return FusedSample(drawn, lambda: factor, own)
 
         return ProductSample(draw(0), draw(1), self.shape)
