@@ -18,9 +18,9 @@ $(READY): pyproject.toml
 demo: $(READY)
 	$(BIN)/python -m kernelseed demo
 
-# Two workers, a file at a time. Threads that wait must not keep a core busy.
+# Two workers, which take tests from each other at the end. Threads that wait must not keep a core busy.
 test: $(READY)
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
