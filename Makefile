@@ -48,6 +48,7 @@ results: $(READY)
 	$(BIN)/python -m kernelseed demo --out runs/results-demo --json > results/demo.json.part
 	mv results/demo.json.part results/demo.json
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --results results
+	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --rows ours-ksn --seeds 3 --results results
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --update-bn 4096 --rows ksn-0.25,bnn,ksn-1 --results results
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --kl blundell --rows ksn-0.25,bnn,ksn-1 --results results
 	$(BIN)/python -m kernelseed reproduce mnist --preset paper --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def reproduction(data: str) -> Callable[[], str]:
     def build() -> str:
         preset = presets_shown()[data]
         folder = f"results/{preset}/{data}"
-        made_by = f"From [`{folder}`](../{folder}), made by `{reproducing(preset, data)}`."
+        made_by = f"From [`{folder}`](../{folder}), made by {_quoted(reproducing(preset, data))}."
         return f"{table_markdown(reproduced(preset, data))} {made_by}"
 
     return build
@@ -171,7 +171,7 @@ def results_index() -> str:
         if path.is_dir() and folder.partition("-")[0] in PRESETS:
             found = read_results(path)
             seeds = sum(map(len, found.values()))
-            rows.append([f"`{folder}/{data}`", ", ".join(found), str(seeds), f"`{reproducing(folder, data)}`"])
+            rows.append([f"`{folder}/{data}`", ", ".join(found), str(seeds), _quoted(reproducing(folder, data))])
     return table(["folder", "networks", "runs", "made by"], rows)
 
 
@@ -179,19 +179,31 @@ VARIANTS: dict[str, dict[str, Any]] = {"": {}, "blundell": {"kl": "blundell"}, "
 """Folders of result files beside the tables', `PRESET-VARIANT`, and what differs there."""
 
 
-def reproducing(folder: str, data: str) -> str:
-    """The command that makes the result files of a table again."""
+def _quoted(commands: list[str]) -> str:
+    return " and ".join(f"`{command}`" for command in commands)
+
+
+def reproducing(folder: str, data: str) -> list[str]:
+    """The commands that make the result files of a table again, one for each number of seeds."""
     results = read_results(ROOT / "results" / folder / data)
+    by_seeds: dict[int, list[str]] = {}
+    for network, found in results.items():
+        by_seeds.setdefault(len(found), []).append(network)
+    return [_command(folder, data, networks, seeds, results) for seeds, networks in sorted(by_seeds.items())]
+
+
+def _command(folder: str, data: str, networks: list[str], seeds: int, results: Mapping[str, list[Any]]) -> str:
     preset, _, variant = folder.partition("-")
-    plan = Plan(data, preset, **VARIANTS[variant])
     words = ["kernelseed reproduce", data, "--preset", preset]
     for option, value in VARIANTS[variant].items():
         words += [f"--{option.replace('_', '-')}", str(value)]
-    if results and {run.network for run in plan.runs()} != set(results):
-        words += ["--rows", ",".join(results)]
-    for draws in {found["config"]["options"]["train_samples"] for found in results.get("vogn", ())}:
+    if {run.network for run in Plan(data, preset, **VARIANTS[variant]).runs()} != set(networks):
+        words += ["--rows", ",".join(networks)]
+    for draws in (
+        {found["config"]["options"]["train_samples"] for found in results["vogn"]} if "vogn" in networks else ()
+    ):
         words += ["--vogn-samples", str(draws)]
-    if (seeds := max(map(len, results.values()), default=1)) > 1:
+    if seeds > 1:
         words += ["--seeds", str(seeds)]
     return " ".join([*words, "--results results"])
 
