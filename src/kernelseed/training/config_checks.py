@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernelseed import models
 from kernelseed.data import CSV
 from kernelseed.errors import ArgumentError, ConfigError
 from kernelseed.methods import Method, did_you_mean, settings_of
-
-if TYPE_CHECKING:
-    from kernelseed.training.config import Config
-
-TABLE_MODEL = "mlp"
+from kernelseed.training.run_settings import TABLE_MODEL, RunSettings
 
 
-def check_together(config: Config) -> None:
+def check_together(config: RunSettings) -> None:
     """An error for the first settings that do not fit each other; each of them is allowed by itself."""
     _check_data(config)
     _check_model(config)
@@ -24,7 +18,7 @@ def check_together(config: Config) -> None:
     _check_course(config, method)
 
 
-def _check_method(config: Config, method: Method) -> None:
+def _check_method(config: RunSettings, method: Method) -> None:
     """That the method allows it."""
     if config.patience is not None and not config.validation:
         raise ConfigError(
@@ -45,7 +39,7 @@ def _check_method(config: Config, method: Method) -> None:
         )
 
 
-def _check_course(config: Config, method: Method) -> None:
+def _check_course(config: RunSettings, method: Method) -> None:
     """That the method can be trained in this way."""
     for name, default in (("accumulate", 1), ("ema", None)):
         if method.is_optimizer and getattr(config, name) != default:
@@ -79,7 +73,7 @@ def _check_course(config: Config, method: Method) -> None:
         )
 
 
-def _check_data(config: Config) -> None:
+def _check_data(config: RunSettings) -> None:
     """That a table has its settings, and that other data has none of them."""
     if not config.data.startswith(CSV):
         for name in ("target", "task", "test", "ignore"):
@@ -98,7 +92,7 @@ def _check_data(config: Config) -> None:
         raise ConfigError(f"model is {config.model!r}, which takes images, and data is a table: take {TABLE_MODEL}.")
 
 
-def _check_model(config: Config) -> None:
+def _check_model(config: RunSettings) -> None:
     """Of a model of ours all that can be known without data; of any other, its name."""
     if config.model not in models.BUILDERS and config.model != models.GIVEN and not models.is_path(config.model):
         allowed = ", ".join(models.BUILDERS)

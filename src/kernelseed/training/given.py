@@ -15,7 +15,7 @@ from kernelseed.data import Dataset, hold_out, normalise, standardised
 from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError
 from kernelseed.models import BUILDERS, GIVEN, Model, WithNoise
 from kernelseed.training.config import Config
-from kernelseed.training.config_checks import TABLE_MODEL
+from kernelseed.training.run_settings import TABLE_MODEL
 from kernelseed.training.tasks import task_of
 
 
