@@ -24,7 +24,7 @@ from kernelseed.core import (
     priors,
 )
 from kernelseed.core.ranks import seed_rank
-from kernelseed.methods import setting
+from kernelseed.methods import RHOS, setting
 
 WEIGHTS = ("mean-field", "kernel-seed")
 Priors = Mapping[str, Prior]
@@ -89,7 +89,7 @@ class VCL(Approach[Priors]):
             # A rho is the sum of so many of its numbers, each times one of the seed; so it moves as fast as any other.
             size = weight.seed.detach().square().mean().sqrt().item()
             return self.rho_lr / (weight.rank * (size or 1.0))
-        return self.rho_lr if parameter in ("rho", "rho_offset") else self.lr
+        return self.rho_lr if parameter in RHOS else self.lr
 
     def before(self, net: nn.Module, model: MultiHead, task: int, memory: Priors | None) -> Priors:
         """The posterior as the prior; the first prior for what no task has trained yet.
