@@ -6,7 +6,7 @@ import subjects
 import torch
 
 import kernelseed as ks
-from kernelseed.fast import draw_values, is_transposed, kernels, trim
+from kernelseed.fast import Numbers, draw_values, is_transposed, kernels, trim
 
 CACHED = 2**16
 """Numbers that stay in the caches of two cores with all that a draw reads and writes of them."""
@@ -99,11 +99,14 @@ def of_draws(net, one_pass, x, draws=10, repeat=20):
     Germinated weights also need the product of each germination.
     """
     keys = torch.randint(-(2**31), 2**31, (draws, 2)).to(torch.int32)
-    layers = []
+    layers, numbers = [], []
     for decoded in net.posterior().decoded.values():
         straight = len(decoded.gaussians) > 1 and is_transposed(decoded.shape)  # x times the germinator times the seed
         shapes = [gaussian.shape for gaussian in decoded.gaussians]
-        layers.append((torch.randn(draws, len(x), decoded.shape[1]), shapes if straight else shapes[::-1], straight))
+        for shape in shapes if straight else shapes[::-1]:
+            rows = torch.randn(draws, len(x), shape[0] if straight else shape[1])
+            numbers.append(Numbers(*torch.full((2, shape.numel()), 0.01), False, 0, 0))
+            layers.append((rows, shape, straight))
 
     germination = [
         (torch.cat((w.mean_germinator, w.rho_germinator)).detach(), w.seed.detach().flatten(1))
@@ -116,10 +119,8 @@ def of_draws(net, one_pass, x, draws=10, repeat=20):
         for _ in range(repeat):
             for germinators, seed in germination:
                 germinators @ seed
-            for rows, shapes, straight in layers:
-                for part, shape in enumerate(shapes):
-                    weights = draw_values(*moments[shape], keys, 0, part).view(draws, *shape)
-                    rows = torch.bmm(rows, weights if straight else weights.mT)
+            for (rows, shape, straight), weights in zip(layers, draw_values(numbers, keys), strict=True):
+                weights = weights.view(draws, *shape)
+                torch.bmm(rows, weights if straight else weights.mT)
 
-    moments = {shape: torch.full((2, shape.numel()), 0.01) for _, shapes, _ in layers for shape in shapes}
     return run

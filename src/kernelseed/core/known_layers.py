@@ -10,40 +10,57 @@ from torch import Tensor, nn
 from kernelseed.core.values import StackedFactors
 from kernelseed.models import MLP, WithNoise
 
+NOTHING = (nn.Identity, nn.Dropout)  # in eval mode
 ELEMENTWISE = (
-    *(nn.Identity, nn.Dropout, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
+    *(*NOTHING, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
     nn.LayerNorm,  # over the last axes of whatever it gets
 )
+KNOWN = (nn.Linear, nn.Flatten, WithNoise, *ELEMENTWISE)
 FLATTEN = nn.Flatten()  # what a perceptron of ours does first
 
 
-class KnownLayers:
-    """The layers of a network that runs them one after another, each on every example by itself; with their names."""
+Stack = Tensor | StackedFactors
+"""A parameter of several draws, (draws, ...), or its factors."""
 
-    def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
-        self._layers = layers
+
+class KnownLayers:
+    """The layers of a network that runs them one after another, each on every example by itself; with what is drawn."""
+
+    def __init__(self, layers: Sequence[tuple[nn.Module, Stack | None, Tensor | None]], draws: int) -> None:
+        self._layers, self._draws = layers, draws
 
     @classmethod
-    def of(cls, module: nn.Module, drawn: Mapping[str, Tensor | StackedFactors]) -> KnownLayers | None:
-        """Those of a module in eval mode; None if it has any other layer, or others than linear ones are drawn."""
-        names = {layer: name for name, layer in module.named_modules()}
+    def of(cls, module: nn.Module, names: Mapping[nn.Module, str], drawn: Mapping[str, Stack]) -> KnownLayers | None:
+        """Those of a module in eval mode; None if it has any other layer, or others than linear ones are drawn.
+
+        names   the paths of its modules
+        """
         if any(_is_special(m) for m in names):
             return None
-        layers = [(names.get(layer, ""), layer) for layer in _leaves(module)]
-        linear = {name for name, layer in layers if type(layer) is nn.Linear and _join(name, "weight") in drawn}
-        allowed = {_join(name, leaf) for name in linear for leaf in ("weight", "bias")}
-        known = all(type(layer) in (nn.Linear, nn.Flatten, WithNoise, *ELEMENTWISE) for _, layer in layers)
-        return cls(layers) if known and drawn.keys() <= allowed else None
+        layers: list[tuple[nn.Module, Stack | None, Tensor | None]] = []
+        allowed = set()
+        for layer in _leaves(module):
+            if type(layer) not in KNOWN:
+                return None
+            weight, bias = (_join(names.get(layer, ""), leaf) for leaf in ("weight", "bias"))
+            if type(layer) is nn.Linear and weight in drawn:
+                drawn_bias = drawn.get(bias)
+                assert not isinstance(drawn_bias, StackedFactors)  # which have two axes at least
+                layers.append((layer, drawn[weight], layer.bias if drawn_bias is None else drawn_bias[:, None]))
+                allowed |= {weight, bias}
+            elif not isinstance(layer, NOTHING):
+                layers.append((layer, None, None))
+        return cls(layers, len(next(iter(drawn.values())))) if drawn.keys() <= allowed else None
 
-    def __call__(self, x: Tensor, drawn: Mapping[str, Tensor | StackedFactors]) -> Tensor:
-        """The outputs for tensors (draws, ...) or their factors by name, (draws, N, ...)."""
-        draws = len(next(iter(drawn.values())))
+    def __call__(self, x: Tensor) -> Tensor:
+        """The outputs of all draws, (draws, N, ...)."""
         stacked = False
-        for name, layer in self._layers:
-            if (weight := drawn.get(_join(name, "weight"))) is not None:
-                assert isinstance(layer, nn.Linear)
-                x = _linear(x if stacked else x.expand(draws, *x.shape), weight, drawn.get(_join(name, "bias")), layer)
+        for layer, weight, bias in self._layers:
+            if weight is not None:
+                x = _linear(x if stacked else x.expand(self._draws, *x.shape), weight, bias)
                 stacked = True
+            elif stacked and type(layer) is nn.ReLU:
+                x = x.relu_()  # it is ours, and of a product's size
             elif isinstance(layer, WithNoise):
                 x = layer.beside(x)
             elif stacked and isinstance(layer, nn.Flatten):
@@ -55,17 +72,13 @@ class KnownLayers:
         return x
 
 
-def _linear(
-    x: Tensor, weight: Tensor | StackedFactors, drawn_bias: Tensor | StackedFactors | None, layer: nn.Linear
-) -> Tensor:
-    assert not isinstance(drawn_bias, StackedFactors)  # which have two axes at least
-    bias = layer.bias if drawn_bias is None else drawn_bias[:, None]
-    rows = x.reshape(len(x), -1, x.shape[-1])
+def _linear(x: Tensor, weight: Stack, bias: Tensor | None) -> Tensor:
+    rows = x if x.dim() == 3 else x.reshape(len(x), -1, x.shape[-1])
     *first, last = weight.matrices(rows.shape[1]) if isinstance(weight, StackedFactors) else (weight.mT,)
     for matrix in first:
         rows = torch.bmm(rows, matrix)
     found = torch.bmm(rows, last) if bias is None else torch.baddbmm(bias, rows, last)
-    return found.view(*x.shape[:-1], found.shape[-1])
+    return found if x.dim() == 3 else found.view(*x.shape[:-1], found.shape[-1])
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:

@@ -8,7 +8,7 @@ vmap can't take runs one by one: modules with control flow that depends on value
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,10 +35,13 @@ class Ensemble:
 
     def __init__(self, draws: Sequence[Draw | DropoutPass]) -> None:
         self._draws = draws
-        self._tensors = _stacked(draws)
-        self._layers = None if self._tensors is None else KnownLayers.of(draws[0].skeleton, self._tensors)
+        skeleton = draws[0].skeleton
+        names = {module: name for name, module in skeleton.named_modules()}
+        self._starting = len(names) * CALLS * current_costs().call
+        """How long a draw takes that computes hardly anything."""
+        self._tensors = _stacked(draws, names, self._starting)
+        self._layers = None if self._tensors is None else KnownLayers.of(skeleton, names, self._tensors)
         self._checked = False
-        self._starting = _starting(draws[0].skeleton)
 
     def __call__(self, x: Any) -> list[Any]:
         """The outputs, in the order of the draws."""
@@ -72,7 +75,7 @@ class Ensemble:
         assert self._tensors is not None
         try:
             if layers is not None:
-                return list(layers(x, self._tensors).unbind())
+                return list(layers(x).unbind())
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # such as that of an operation without a rule, which would be slow
                 return self._by_vmap(x, {name: _dense(stack) for name, stack in self._tensors.items()})
@@ -89,14 +92,12 @@ class Ensemble:
         return [tree_unflatten(own, kind) for own in zip(*(leaf.unbind() for leaf in leaves), strict=True)]
 
 
-def _stacked(draws: Sequence[Draw | DropoutPass]) -> dict[str, Tensor | StackedFactors] | None:
+def _stacked(
+    draws: Sequence[Draw | DropoutPass], modules: Iterable[nn.Module], starting: float
+) -> dict[str, Tensor | StackedFactors] | None:
     """Their tensors or factors, stacked by name; None if the draws can't run together, or would not gain by it."""
     first = draws[0]
-    if (
-        len(draws) < 2
-        or not isinstance(first, Draw)
-        or any(isinstance(m, ONE_BY_ONE) for m in first.skeleton.modules())
-    ):
+    if len(draws) < 2 or not isinstance(first, Draw) or any(isinstance(m, ONE_BY_ONE) for m in modules):
         return None
     if any(not isinstance(draw, Draw) or draw.skeleton is not first.skeleton for draw in draws):
         return None
@@ -107,7 +108,7 @@ def _stacked(draws: Sequence[Draw | DropoutPass]) -> dict[str, Tensor | StackedF
         return None
     plain = all(type(tensor) is Tensor for tensors in own for tensor in tensors.values())
     numbers = sum(tensor.numel() for tensor in own[0].values())
-    if not plain or current_costs().moving(numbers) > _starting(first.skeleton):
+    if not plain or current_costs().moving(numbers) > starting:
         return None
     return {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
 
@@ -129,11 +130,6 @@ def _made_at_once(draws: Sequence[Any]) -> dict[str, Tensor | StackedFactors] | 
 
 def _dense(stack: Tensor | StackedFactors) -> Tensor:
     return stack.dense if isinstance(stack, StackedFactors) else stack
-
-
-def _starting(module: nn.Module) -> float:
-    """How long a draw takes that computes hardly anything."""
-    return sum(1 for _ in module.modules()) * CALLS * current_costs().call
 
 
 def _state(module: nn.Module) -> list[Any]:

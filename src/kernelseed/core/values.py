@@ -16,9 +16,9 @@ from kernelseed.core.joint import OfGaussians
 from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.gaussian_factors import FactorGaussians
 from kernelseed.fast import (
+    Numbers,
     ProductWeight,
     current_costs,
-    deviations,
     draw_values,
     fold,
     germinate_matrix,
@@ -38,12 +38,13 @@ class Values:
         self._decoded = decoded
         self._fixed = {name: weight.at_mean().values_only() for name, weight in decoded.items() if weight.fixed}
         drawn: Mapping[str, Any] = decoded  # all of them are made of Gaussians, if `supports` says so
-        self._parts = {
-            (index, part): _Moments.of(gaussian)
+        self._gaussians: dict[tuple[int, int], Gaussian | RhoGaussian] = {
+            (index, part): gaussian
             for index, (name, weight) in enumerate(drawn.items())
             if name not in self._fixed
             for part, gaussian in enumerate(weight.gaussians)
         }
+        self._numbers = [_numbers(gaussian, *name) for name, gaussian in self._gaussians.items()]
 
     @staticmethod
     def supports(decoded: Mapping[str, Decoded]) -> bool:
@@ -64,11 +65,12 @@ class Values:
 
     def draws(self, keys: Tensor) -> Iterator[dict[str, Sample]]:
         """The samples by name of one draw for each key."""
-        numbers = sum(len(moments.mean) for moments in self._parts.values())
+        numbers = sum(each.mean.numel() for each in self._numbers)
         costs = current_costs()
-        at_once = len(self._parts) * CALLS * costs.call > costs.moving(numbers)
+        at_once = len(self._numbers) * CALLS * costs.call > costs.moving(numbers)
         for some in [keys] if at_once else keys.split(1):
-            stacks = {name: moments.values(some, *name) for name, moments in self._parts.items()}
+            drawn = zip(self._gaussians.items(), draw_values(self._numbers, some), strict=True)
+            stacks = {name: _in_shape(flat, each.shape, each.swapped) for (name, each), flat in drawn}
             ways = {name: self._way(index, name, stacks) for index, name in enumerate(self._decoded)}
             for i in range(len(some)):
                 yield {name: sample(i) for name, sample in ways.items()}
@@ -86,24 +88,9 @@ class Values:
         return lambda draw: weight.joined([StackedSample(stack, draw) for stack in own]).values_only()
 
 
-@dataclass(frozen=True, eq=False)
-class _Moments:
-    """Mean and standard deviation of a Gaussian, flat, in the order of the noise."""
-
-    mean: Tensor
-    std: Tensor
-    shape: torch.Size
-    swapped: bool
-
-    @classmethod
-    def of(cls, gaussian: Gaussian | RhoGaussian) -> _Moments:
-        mean, spread = (tensor.detach().reshape(-1).contiguous() for tensor in gaussian.stored()[:2])
-        std = deviations(spread) if isinstance(gaussian, RhoGaussian) else spread
-        return cls(mean, std, gaussian.shape, gaussian.swapped)
-
-    def values(self, keys: Tensor, weight: int, part: int) -> Tensor:
-        """The values for each key, (draws, *shape)."""
-        return _in_shape(draw_values(self.mean, self.std, keys, weight, part), self.shape, self.swapped)
+def _numbers(gaussian: Gaussian | RhoGaussian, weight: int, part: int) -> Numbers:
+    mean, spread = (tensor.detach().contiguous() for tensor in gaussian.stored()[:2])
+    return Numbers(mean, spread, isinstance(gaussian, RhoGaussian), weight, part)
 
 
 def _in_shape(flat: Tensor, shape: torch.Size, swapped: bool) -> Tensor:
@@ -161,9 +148,11 @@ class StackedFactors:
         return _in_shape(product, self.weight_shape, is_transposed(self.weight_shape))
 
     def matrices(self, rows: int) -> tuple[Tensor, ...]:
-        """What so many rows of each draw are multiplied with, one after another: both factors if that costs less."""
-        rank = self.germinators.shape[2]
-        if not thin_is_cheaper(self.weight_shape, rank, rows, rows, costs=current_costs()):
+        """What so many rows of each draw are multiplied with, one after another: both factors if that costs less.
+
+        Multiplications decide, and not calls, which are made once for all draws.
+        """
+        if not thin_is_cheaper(self.weight_shape, self.germinators.shape[2], rows, rows, training=True):
             return (self.dense.mT,)
         both = self.germinators, self.seeds
         return both if is_transposed(self.weight_shape) else (self.seeds.mT, self.germinators.mT)

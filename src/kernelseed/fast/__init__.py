@@ -13,7 +13,7 @@ from kernelseed.fast.fused import (
 from kernelseed.fast.germination import fold, germinate_both, germinate_matrix, in_bfloat16, is_transposed, unfold
 from kernelseed.fast.graph import one_pass
 from kernelseed.fast.local import LocalWeight
-from kernelseed.fast.many_draws import deviations, draw_values
+from kernelseed.fast.many_draws import Numbers, draw_values
 from kernelseed.fast.operators import LOG_SQRT_2PI
 from kernelseed.fast.processor import processor_features, processor_kind
 from kernelseed.fast.taps import TrimmedConv2d, trim
@@ -24,11 +24,11 @@ __all__ = [
     "Costs",
     "Drawn",
     "LocalWeight",
+    "Numbers",
     "ProductWeight",
     "TrimmedConv2d",
     "assuming",
     "current_costs",
-    "deviations",
     "draw_kernel_seed",
     "draw_mean_field",
     "draw_values",

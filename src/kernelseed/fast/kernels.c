@@ -8,6 +8,7 @@
 #include "products.h"
 
 int omp_get_thread_num(void); /* not omp.h, which some compilers lack */
+int omp_get_num_threads(void);
 
 /* Blocks that one thread does in about the time in which another wakes up. */
 enum { FEW = 16 };
@@ -32,27 +33,42 @@ void ks_noise(int64_t n, const uint32_t *key, uint32_t weight, uint32_t part, fl
 #pragma omp parallel for num_threads(threads) schedule(static) if (blocks > FEW)
     for (int64_t i = 0; i < blocks; i++) {
         float own[BLOCK];
-        block_noise(i, key, weight, part, own);
-        memcpy(noise + i * BLOCK, own, sizeof(float) * (size_t)block_length(n, i));
+        int64_t length = block_length(n, i);
+        block_noise(i, key, weight, part, length, own);
+        memcpy(noise + i * BLOCK, own, sizeof(float) * (size_t)length);
     }
 }
 
-/* The standard deviations of n numbers with these rhos. */
-void ks_deviations(int64_t n, const float *rho, float *std, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n > FEW * BLOCK)
-    for (int64_t i = 0; i < ceil_div(n, BLOCK); i++)
-        deviations(rho + i * BLOCK, 0.0f, std + i * BLOCK, block_length(n, i));
+/* Numbers to draw: n means, each with its rho or its deviation, and which noise is theirs. */
+typedef struct {
+    int64_t n, has_rhos, weight, part;
+    const float *mean, *spread;
+    float *values;
+} numbers;
+
+/* Block i of some numbers, drawn once with each of some keys; its means and deviations stay in the cache. */
+static void draw_block(const numbers *of, int64_t i, int64_t draws, const uint32_t *keys) {
+    int64_t at = i * BLOCK, length = block_length(of->n, i);
+    const float *mean = of->mean + at, *std = of->spread + at;
+    float noise[BLOCK], own[BLOCK];
+    if (of->has_rhos) deviations(std, 0.0f, own, length), std = own;
+    for (int64_t draw = 0; draw < draws; draw++) {
+        float *value = of->values + draw * of->n + at;
+        block_noise(i, keys + 2 * draw, (uint32_t)of->weight, (uint32_t)of->part, length, noise);
+        for (int64_t j = 0; j < length; j++) value[j] = mean[j] + std[j] * noise[j];
+    }
 }
 
-/* n numbers with these means and deviations, drawn once with each of some keys, one draw after another. */
-void ks_draws(int64_t n, int64_t draws, const float *mean, const float *std, const uint32_t *keys, uint32_t weight,
-              uint32_t part, float *values, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (draws * n > FEW * BLOCK)
-    for (int64_t task = 0; task < draws * ceil_div(n, BLOCK); task++) {
-        int64_t i = task / draws, draw = task % draws, at = i * BLOCK; /* a block's means stay in the cache */
-        float noise[BLOCK], *value = values + draw * n + at;
-        block_noise(i, keys + 2 * draw, weight, part, noise);
-        for (int64_t j = 0; j < block_length(n, i); j++) value[j] = mean[at + j] + std[at + j] * noise[j];
+/* All numbers of a network, drawn once with each of some keys, one draw after another. */
+void ks_draws(int64_t count, const numbers *all, int64_t draws, const uint32_t *keys, int threads) {
+    int64_t blocks = 0;
+    for (int64_t k = 0; k < count; k++) blocks += ceil_div(all[k].n, BLOCK);
+#pragma omp parallel num_threads(threads) if (draws * blocks > FEW)
+    {
+        int64_t turn = 0, team = omp_get_num_threads(), own = omp_get_thread_num();
+        for (int64_t k = 0; k < count; k++)
+            for (int64_t i = 0; i < ceil_div(all[k].n, BLOCK); i++)
+                if (turn++ % team == own) draw_block(all + k, i, draws, keys);
     }
 }
 

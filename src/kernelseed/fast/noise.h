@@ -116,8 +116,11 @@ static inline void normal_pair(uint32_t a, uint32_t b, float *first, float *seco
 }
 
 /* Block i of the stream (key, weight, part): counter j fills the indices j, 512 + j, 1024 + j and 1536 + j. The first two
- * words of the counter are the number i * 512 + j; the second word is the same for the whole block. */
-static inline void block_noise(int64_t i, const uint32_t *key, uint32_t weight, uint32_t part, float *noise) {
+ * words of the counter are the number i * 512 + j; the second word is the same for the whole block. Of a block that is
+ * not whole, at least the first `length` numbers are made. */
+static inline void block_noise(int64_t i, const uint32_t *key, uint32_t weight, uint32_t part, int64_t length,
+                               float *noise) {
+    const int counters = length < COUNTERS ? (int)length : COUNTERS;
     const uint64_t start = (uint64_t)i * COUNTERS;
     const lanes none = {0}, high = none + (start >> 32), third = none + weight, fourth = none + part;
     uint64_t twice[LANES];
@@ -125,17 +128,17 @@ static inline void block_noise(int64_t i, const uint32_t *key, uint32_t weight, 
     lanes evens;
     memcpy(&evens, twice, sizeof evens);
     uint32_t words[4][COUNTERS];
-    for (int j = 0; j < COUNTERS; j += 2 * LANES) {
+    for (int j = 0; j < counters; j += 2 * LANES) {
         lanes even[4] = {evens + (start + (uint64_t)j), high, third, fourth};
         lanes odd[4] = {evens + (start + (uint64_t)j + 1), high, third, fourth};
         philox(even, key, ROUNDS);
         philox(odd, key, ROUNDS);
         for (int w = 0; w < 4; w++) pack(even[w], odd[w], words[w] + j);
     }
-    for (int j = 0; j < COUNTERS; j++) {
-        normal_pair(words[0][j], words[1][j], noise + j, noise + COUNTERS + j);
+    for (int j = 0; j < counters; j++) normal_pair(words[0][j], words[1][j], noise + j, noise + COUNTERS + j);
+    if (length <= 2 * COUNTERS) return;
+    for (int j = 0; j < COUNTERS; j++)
         normal_pair(words[2][j], words[3][j], noise + 2 * COUNTERS + j, noise + 3 * COUNTERS + j);
-    }
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -75,7 +75,7 @@ static double sample_range(int64_t from, int64_t to, const float *mean, const fl
     for (int64_t at = from; at < to;) {
         int64_t i = at / BLOCK, end = (i + 1) * BLOCK < to ? (i + 1) * BLOCK : to, length = end - at, o = at - from;
         float block[BLOCK], sigma[BLOCK], squares = 0.0f, *noise = block + (at - i * BLOCK);
-        block_noise(i, s.key, s.weight, s.part, block);
+        block_noise(i, s.key, s.weight, s.part, end - i * BLOCK, block);
         double logs = deviations(rho + o, shift, sigma, length);
 #pragma omp simd reduction(+ : squares)
         for (int64_t j = 0; j < length; j++) {
@@ -116,7 +116,7 @@ static double gradient_range(int64_t from, int64_t to, const float *grad, const 
     for (int64_t at = from; at < to;) {
         int64_t i = at / BLOCK, end = (i + 1) * BLOCK < to ? (i + 1) * BLOCK : to, length = end - at, o = at - from;
         float block[BLOCK], *shift = block + (at - i * BLOCK);
-        block_noise(i, s.key, s.weight, s.part, block);
+        block_noise(i, s.key, s.weight, s.part, end - i * BLOCK, block);
         for (int64_t j = 0; j < length; j++) shift[j] *= std[o + j];
         total += gradient_block(length, grad + o, value + o, std + o, shift, c, kl, d_mean + o, d_rho + o);
         at = end;
