@@ -64,7 +64,7 @@ def way_of(result: dict[str, Any]) -> str:
 def label_of(study: str, name: str, result: dict[str, Any]) -> str:
     """The method, and what else the run changes."""
     flat = flattened(listed(study)[name])
-    others = "".join(f", {setting} {flat[setting]}" for setting in ("width", "sigma") if setting in flat)
+    others = "".join(f", {setting} {flat[setting]}" for setting in ("width", "sigma", "budget") if setting in flat)
     return result["labels"][way_of(result)].replace("Baseline", "plain") + others
 
 
@@ -183,11 +183,36 @@ def apart(study: str) -> Callable[[], str]:
     return build
 
 
+CURVES = ("plain", "KSN")
+"""The networks of which there are several sizes."""
+
+
+def by_size() -> dict[str, Entry]:
+    """The networks of Fashion-MNIST, the smallest first."""
+    found = {**entries("fashion-mnist"), **entries("budgets")}
+    return dict(sorted(found.items(), key=lambda item: item[1].parameters))
+
+
+def budgets() -> str:
+    """Plain networks and KSNs of several sizes, by size."""
+    found = by_size()
+    if not entries("budgets"):
+        return f"Not run yet: `{command('budgets')}`."
+    plain = found["plain"].parameters
+    rows = [
+        [entry.label, f"{entry.parameters / plain:.2f}", *(entry.shown(key) for key in KEYS), str(len(entry.found))]
+        for name, entry in found.items()
+        if name.split("-")[0] in ("plain", "ksn") and "sigma" not in name
+    ]
+    heading = ["Network", "RS", *(METRICS[key].heading for key in KEYS), "seeds"]
+    return f"{table(heading, rows)}\n\n{made_by('budgets', results_of('budgets'))}"
+
+
 def draw(path: Path) -> None:
-    """Accuracy, NLL and ECE against parameters."""
+    """Accuracy, NLL and ECE against parameters, of the recipe's own sizes and of other budgets."""
     import matplotlib.pyplot as plt
 
-    found = {name: entry for name, entry in entries("fashion-mnist").items() if "sigma" not in name}
+    found = {name: entry for name, entry in by_size().items() if "sigma" not in name}
     if not found:
         return
     colours = {"plain": "#1f2933", "MC-Drop": "#d97706", "KSN": "#2a7f62", "BNN": "#7c5cbf", "FKSN": "#3b82c4"}
@@ -201,7 +226,7 @@ def draw(path: Path) -> None:
             )
             if points:
                 sizes, means, values = zip(*points, strict=True)
-                axis.plot(sizes, means, "o-" if kind == "plain" else "o", color=colour, ms=5, lw=1, label=kind)
+                axis.plot(sizes, means, "o-" if kind in CURVES else "o", color=colour, ms=5, lw=1, label=kind)
                 axis.vlines(sizes, [min(v) for v in values], [max(v) for v in values], color=colour, lw=1)
         for name, entry in together("fashion-mnist").items():
             if name not in found:
@@ -209,7 +234,7 @@ def draw(path: Path) -> None:
             colour = next(colour for kind, colour in colours.items() if kind in entry.label)
             axis.plot(entry.parameters / 1e6, entry.mean(key), "o", mfc="none", color=colour, ms=7, label=entry.label)
         axis.set_xscale("log")
-        axis.set_xticks([3, 5, 10], ["3", "5", "10"])
+        axis.set_xticks(ticks := [0.5, 1, 2, 5, 10], [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
         axis.set_xlabel("parameters, millions")
         axis.set_title(METRICS[key].heading, loc="left", fontsize=11)
@@ -222,6 +247,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_in_short": on_test_set("fashion-mnist", up="", short=True),
     "recipe_fashion_mnist": on_test_set("fashion-mnist"),
     "recipe_apart": apart("fashion-mnist"),
+    "recipe_budgets": budgets,
+    "recipe_cifar10": on_test_set("cifar10"),
+    "recipe_cifar100": on_test_set("cifar100"),
+    "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
     "recipe_confirmed": explored("confirm"),
 }
