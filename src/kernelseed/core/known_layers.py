@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.values import StackedFactors
+from kernelseed.core.slices import Stack, StackedFactors
 from kernelseed.models import MLP, WithNoise
 
 NOTHING = (nn.Identity, nn.Dropout)  # in eval mode
@@ -17,10 +17,6 @@ ELEMENTWISE = (
 )
 KNOWN = (nn.Linear, nn.Flatten, WithNoise, *ELEMENTWISE)
 FLATTEN = nn.Flatten()  # what a perceptron of ours does first
-
-
-Stack = Tensor | StackedFactors
-"""A parameter of several draws, (draws, ...), or its factors."""
 
 
 class KnownLayers:

@@ -181,7 +181,7 @@ class Gaussian(Likelihood[Regression]):
 
 
 def _stacked(outputs: Sequence[Tensor]) -> Tensor:
-    for output in outputs:
+    for output in outputs[1:]:
         require_alike(outputs[0], output)
     return torch.stack(tuple(outputs))
 

@@ -21,8 +21,8 @@ from kernelseed.core.inputs import tensors_of
 from kernelseed.core.known_layers import KnownLayers
 from kernelseed.core.network import Draw
 from kernelseed.core.objective import call
+from kernelseed.core.slices import Slices, Stack, StackedFactors
 from kernelseed.core.twin import call_with
-from kernelseed.core.values import StackedFactors, StackedProduct, StackedSample
 from kernelseed.fast import current_costs
 
 CALLS = 3
@@ -94,7 +94,7 @@ class Ensemble:
 
 def _stacked(
     draws: Sequence[Draw | DropoutPass], modules: Iterable[nn.Module], starting: float
-) -> dict[str, Tensor | StackedFactors] | None:
+) -> dict[str, Stack] | None:
     """Their tensors or factors, stacked by name; None if the draws can't run together, or would not gain by it."""
     first = draws[0]
     if len(draws) < 2 or not isinstance(first, Draw) or any(isinstance(m, ONE_BY_ONE) for m in modules):
@@ -113,22 +113,20 @@ def _stacked(
     return {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
 
 
-def _made_at_once(draws: Sequence[Any]) -> dict[str, Tensor | StackedFactors] | None:
-    """The tensors of draws that are slices of them already, in their order."""
-    first, stacks = draws[0], {}
-    kinds = StackedSample, StackedProduct
-    for name, sample in first.samples.items():
-        if not isinstance(sample, kinds) or len(sample.whole) != len(draws):
+def _made_at_once(draws: Sequence[Any]) -> dict[str, Stack] | None:
+    """The stacks of draws that are slices of them, in their order and complete."""
+    first = draws[0].samples
+    if not isinstance(first, Slices) or (whole := first.together.whole) is None:
+        return None
+    for i, draw in enumerate(draws):
+        own = draw.samples
+        if not isinstance(own, Slices) or own.together is not first.together or own.index != i or draw.buffers:
             return None
-        for i, draw in enumerate(draws):
-            own = draw.samples[name]
-            if not isinstance(own, kinds) or own.whole is not sample.whole or own.index != i or draw.buffers:
-                return None
-        stacks[name] = sample.whole
-    return stacks | {alias: stacks[name] for alias, name in first.aliases.items()} or None
+    complete = all(len(stack) == len(draws) for stack in whole.values())
+    return whole | {alias: whole[name] for alias, name in draws[0].aliases.items()} if whole and complete else None
 
 
-def _dense(stack: Tensor | StackedFactors) -> Tensor:
+def _dense(stack: Stack) -> Tensor:
     return stack.dense if isinstance(stack, StackedFactors) else stack
 
 

@@ -58,7 +58,7 @@ class GaussianFactors(WeightDistribution):
         return FactorGaussians(self._factor(0), self._factor(1), self.shape)
 
     def _factor(self, part: int) -> RhoGaussian:
-        mean, rho = ((self.mean_germinator, self.germinator_rho), (self.seed, self.seed_rho))[part]
+        mean, rho = (self.seed, self.seed_rho) if part else (self.mean_germinator, self.germinator_rho)
         # Contiguous, so that every use of it rounds alike.
         return RhoGaussian(mean, rho.expand_as(mean).contiguous(), mean.shape)
 
