@@ -43,7 +43,12 @@ class Classification:
     @classmethod
     def from_logits(cls, logits: Tensor) -> Classification:
         """From the logits of each draw, (draws, N, classes, ...)."""
-        return replace(cls.from_draws(logits.softmax(2)), energy=-logits.logsumexp(2).mean(0))
+        # softmax and logsumexp would each go over them again, and are slow along a short last axis.
+        largest = logits.amax(2, keepdim=True)
+        shares = (logits - largest).exp()
+        total = shares.sum(2, keepdim=True)
+        energy = -(largest + total.log()).squeeze(2).mean(0)
+        return replace(cls.from_draws(shares / total), energy=energy)
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, Tensor]) -> Classification:
