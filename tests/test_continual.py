@@ -250,6 +250,23 @@ def test_a_seed_that_saves_nothing_is_a_mean_and_a_rho():
     assert kinds == {"trunk.0.weight": "KernelSeed", "trunk.2.weight": "MeanField", "heads.0.weight": "KernelSeed"}
 
 
+@pytest.mark.parametrize("width", [5, 90], ids=["wide", "narrow"])
+def test_a_seed_of_full_rank_can_be_the_means_themselves(width):
+    """Its germinator stays the identity, and the rhos are learned from the means."""
+    approach = continual.VCL(
+        weights="kernel-seed", delta=1.0, germinator="identity", epochs=3, start_epochs=0, batch_size=8, rho_lr=0.1
+    )
+    trunk = nn.Sequential(nn.Linear(20, width), nn.ReLU())
+    model = continual.MultiHead(trunk, [task_of(shape=(20,))])
+    started = approach.build(model)
+    torch.testing.assert_close(started.weights["trunk.0.weight"].mean().value, model.trunk[0].weight)
+    net = continual.learn([task_of(40, shape=(20,))], trunk, approach, progress=False).net
+    weight = net.weights["trunk.0.weight"]
+    assert torch.equal(weight.mean_germinator, torch.eye(min(20, width)))
+    assert not torch.equal(weight.seed, started.weights["trunk.0.weight"].seed)
+    assert weight.rho_germinator.abs().min() > 0
+
+
 def test_vcl_forgets_less_than_fine_tuning_and_joint_training_least(digits):
     tasks = continual.permute_pixels(digits, 2)
     settings = {"epochs": 8, "batch_size": 64, "lr": 1e-2}
@@ -349,6 +366,10 @@ BAD = {
     ),
     "epochs": (lambda: continual.VCL(epochs=0), "epochs is 0; allowed: 1 <= epochs"),
     "weights": (lambda: continual.VCL(weights="full"), "weights is 'full'; allowed: mean-field, kernel-seed"),
+    "identity": (
+        lambda: continual.VCL(weights="kernel-seed", delta=0.5, germinator="identity"),
+        "germinator is 'identity' and delta 0.5; the seed is the means only at full rank: delta=1",
+    ),
     "approach": (
         lambda: continual.learn([task_of()], trunk_of(), "vcl"),
         r"approach is 'vcl'; give a value of an approach, such as ks.continual.VCL\(\)",

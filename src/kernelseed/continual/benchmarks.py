@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,8 @@ BENCHMARKS = {
         100,
         "one",
         _approaches(
-            VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06, rho_lr=0.1),
-            VCL(epochs=3, batch_size=128, lr=4e-3, prior_std=0.06, weights="kernel-seed", delta=1.0, rho_lr=0.3),
+            permuted := VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06, rho_lr=0.1),
+            replace(permuted, weights="kernel-seed", delta=1.0, germinator="identity"),
             epochs=3,
             strength=10.0,
         ),

@@ -24,9 +24,12 @@ from kernelseed.core import (
     priors,
 )
 from kernelseed.core.ranks import seed_rank
+from kernelseed.core.weights.factors import identity_factors
+from kernelseed.errors import ArgumentError
 from kernelseed.methods import RHOS, setting
 
 WEIGHTS = ("mean-field", "kernel-seed")
+WAYS = ("learned", "identity")
 Priors = Mapping[str, Prior]
 
 
@@ -41,11 +44,21 @@ class VCL(Approach[Priors]):
     weights: str = setting("mean-field", "a mean and a rho for each weight, or a kernel seed", choices=WEIGHTS)
     delta: float = setting(0.5, "the share of channels that a kernel seed keeps", above=0, most=1)
     min_rank: int = setting(16, "a floor under a kernel seed's channels", least=1)
+    germinator: str = setting(
+        "learned", "how a kernel seed's means are decoded; identity: delta 1, and the seed is the means", choices=WAYS
+    )
     prior_std: float = setting(1.0, "the standard deviation of the first prior", above=0, most=1_000_000)
     start_epochs: int = setting(1, "passes over the first task by maximum likelihood, for the means' start", least=0)
     start_std: float = setting(0.02, "the standard deviations at the start of the first task", least=1e-6, most=10)
     rho_lr: float = setting(1e-2, "the learning rate of what decides the standard deviations", above=0, most=100)
     random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.germinator == "identity" and self.delta != 1:
+            raise ArgumentError(
+                f"germinator is 'identity' and delta {self.delta:g}; the seed is the means only at full rank: delta=1."
+            )
 
     @property
     def label(self) -> str:
@@ -71,8 +84,10 @@ class VCL(Approach[Priors]):
         dense = MeanField(weight, self.start_rho)
         if self.weights == "mean-field" or weight.dim() < 2:
             return dense
-        rank = seed_rank(weight.shape, self.delta, self.min_rank)
-        seed = KernelSeed(*INITS["model"](weight, rank), self.start_rho, weight.shape)
+        rank, fixed = seed_rank(weight.shape, self.delta, self.min_rank), self.germinator == "identity"
+        factors = identity_factors(weight) if fixed else INITS["model"](weight, rank)
+        seed = KernelSeed(*factors, self.start_rho, weight.shape)
+        seed.mean_germinator.requires_grad_(not fixed)
         return min(seed, dense, key=lambda stored: sum(parameter.numel() for parameter in stored.parameters()))
 
     def groups(self, net: nn.Module) -> list[dict[str, Any]]:
@@ -81,7 +96,8 @@ class VCL(Approach[Priors]):
         rates: dict[float, list[nn.Parameter]] = {}
         for weight in net.weights.values():
             for name, parameter in weight.named_parameters():
-                rates.setdefault(self._rate(weight, name), []).append(parameter)
+                if parameter.requires_grad:
+                    rates.setdefault(self._rate(weight, name), []).append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in rates.items()]
 
     def _rate(self, weight: WeightDistribution, parameter: str) -> float:

@@ -71,7 +71,8 @@ Chosen = dict[str, tuple[nn.Parameter, list[str]]]
 def assemble(model: nn.Module, chosen: Chosen, weights: dict[str, WeightDistribution]) -> BayesianModule:
     """The Bayesian network of these distributions, one for each chosen parameter."""
     for name, (parameter, _) in chosen.items():
-        weights[name].requires_grad_(parameter.requires_grad)
+        if not parameter.requires_grad:  # otherwise the distribution decides, which may fix a part of itself
+            weights[name].requires_grad_(False)
     aliases = {alias: name for name, (_, names) in chosen.items() for alias in names[1:]}
     return BayesianModule(_skeleton(model, chosen), weights, aliases)
 

@@ -62,5 +62,13 @@ def glorot_factors(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return seed, germinator * (3 * variance).sqrt()
 
 
+@torch.no_grad()
+def identity_factors(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """At full rank: the weight itself as the seed, and the identity as its germinator."""
+    seed = unfold(weight).clone(memory_format=torch.contiguous_format)
+    identity = torch.eye(len(seed), dtype=weight.dtype, device=weight.device)
+    return seed.reshape(_seed_shape(weight.shape, len(seed))), identity
+
+
 Factors = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 INITS: dict[str, Factors] = {"model": spectral_factors, "glorot": glorot_factors}
