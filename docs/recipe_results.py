@@ -249,7 +249,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_apart": apart("fashion-mnist"),
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
-    "recipe_cifar100": on_test_set("cifar100"),
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
     "recipe_confirmed": explored("confirm"),
