@@ -150,6 +150,7 @@ def single_profile(count):
 PARTS = {
     f.__name__: f
     for f in (
+        small_networks,  # first: in the memory that large networks leave, all of it takes longer, the floor too
         training_steps.steps,
         training_steps.steps_64,
         training_steps.steps_224,
@@ -157,7 +158,6 @@ PARTS = {
         training_steps.steps_bf16,
         training_steps.profile,
         predict,
-        small_networks,
         factorised,
         folded,
         single_profile,
