@@ -96,7 +96,7 @@ BENCHMARKS = {
             epochs=5,
             strength=1000.0,
         ),
-        dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(40, "k-centre", 50)),
+        dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(40, "random", 50)),
         {"vcl": 0.970, "vcl-coreset": 0.984, "ewc": 0.631},
     ),
     "permuted-mnist": Benchmark(
