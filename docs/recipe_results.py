@@ -231,14 +231,16 @@ def draw(path: Path) -> None:
         for name, entry in together("fashion-mnist").items():
             if name not in found:
                 continue
-            colour = next(colour for kind, colour in colours.items() if kind in entry.label)
+            colour = next(c for kind, c in colours.items() if entry.label.startswith(f"{TOGETHER} x {kind}"))
             axis.plot(entry.parameters / 1e6, entry.mean(key), "o", mfc="none", color=colour, ms=7, label=entry.label)
         axis.set_xscale("log")
-        axis.set_xticks(ticks := [0.5, 1, 2, 5, 10], [f"{tick:g}" for tick in ticks])
+        low, high = axis.get_xlim()
+        ticks = [tick for tick in (0.5, 1, 2, 3, 5, 10, 30) if low <= tick <= high]
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
         axis.set_xlabel("parameters, millions")
         axis.set_title(METRICS[key].heading, loc="left", fontsize=11)
-    axes[0].legend(frameon=False, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
