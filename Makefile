@@ -58,6 +58,9 @@ results: $(READY)
 	$(BIN)/python experiments/recipe/run.py explore
 	$(BIN)/python experiments/recipe/run.py confirm
 	$(BIN)/python experiments/recipe/run.py fashion-mnist
+	$(BIN)/python experiments/recipe/run.py cifar10
+	$(BIN)/python experiments/recipe/run.py mnist
+	$(BIN)/python experiments/recipe/run.py budgets
 	$(BIN)/python -m kernelseed continual split-mnist --results results/continual
 	$(BIN)/python -m kernelseed continual permuted-mnist --results results/continual
 

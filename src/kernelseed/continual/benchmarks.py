@@ -83,6 +83,7 @@ def _approaches(mean_field: VCL, seeds: VCL, epochs: int, strength: float) -> di
     }
 
 
+PERMUTED = VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06, rho_lr=0.1)
 BENCHMARKS = {
     "split-mnist": Benchmark(
         "Split-MNIST: 5 tasks, a head for each",
@@ -106,8 +107,8 @@ BENCHMARKS = {
         100,
         "one",
         _approaches(
-            permuted := VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06, rho_lr=0.1),
-            replace(permuted, weights="kernel-seed", delta=1.0, germinator="identity"),
+            PERMUTED,
+            replace(PERMUTED, weights="kernel-seed", delta=1.0, germinator="identity"),
             epochs=3,
             strength=10.0,
         ),
