@@ -1,8 +1,9 @@
 """make bench: this library's speed, memory and size against the plain network and its peers.
 
 All subjects take turns in one process: each round runs every subject once. The ratio of a subject is the median over
-rounds of its time divided by the time of the plain network in the same round. A whole run writes
-benchmarks/results/<kind of processor>.json, at the end and at one commit; the docs show a column for each such file.
+rounds of its time divided by the time of the plain network in the same round. A whole run adds a file to
+benchmarks/results/<kind of processor>/, at the end and at one commit. The docs show a column for each kind: the median
+of its runs, and how far they lie apart. Runs of code that was slower or faster are to be deleted.
 
     python benchmarks/bench.py                          # everything: ten minutes on two cores with nothing else to do
     python benchmarks/bench.py --parts steps,predict    # only these: printed, and written only with --out FILE
@@ -53,6 +54,14 @@ def run(names, count):
     return found
 
 
+def new_file(folder):
+    """A name for a whole run, which says its commit; no run overwrites another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    commit = (provenance()["commit"] or "unknown").rstrip("+")[:7]
+    number = sum(1 for _ in folder.glob(f"{commit}*.json"))
+    return folder / (f"{commit}-{number + 1}.json" if number else f"{commit}.json")
+
+
 def main():
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -65,9 +74,9 @@ def main():
         parser.error(f"--parts has {', '.join(unknown)}; allowed are {', '.join(parts.PARTS)}")
     if not os.environ.keys() >= MALLOC.keys():  # read by the allocator when a process starts
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC})
-    out = chosen.out or (None if chosen.parts else HERE / "results" / f"{processor_kind()}.json")
     start = time.perf_counter()
     found = run(names, chosen.rounds)
+    out = chosen.out or (None if chosen.parts else new_file(HERE / "results" / processor_kind()))
     if out is not None:
         about = {"kind": processor_kind(), "features": processor_features(), "rounds": chosen.rounds, **provenance()}
         seconds = round(time.perf_counter() - start)

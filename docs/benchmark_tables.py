@@ -1,10 +1,10 @@
-"""The tables of docs/performance.md: a column for each kind of processor that has a result file."""
+"""The tables of docs/performance.md: a column for each kind of processor on which the benchmark has run."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,27 @@ ROOT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet; `make bench` does it."
 
 
+def runs() -> dict[str, dict[Path, Any]]:
+    """The whole runs of the benchmark, as their files say, by the kind of processor."""
+    found: dict[str, dict[Path, Any]] = {}
+    for file in sorted((ROOT / "benchmarks/results").glob("*/*.json")):
+        found.setdefault(file.parent.name, {})[file] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
 def results() -> dict[str, Any]:
-    """What whole runs of the benchmark found, by the kind of processor."""
-    files = sorted((ROOT / "benchmarks/results").glob("*.json"))
-    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    """What the runs on each kind of processor measured: the median of each number."""
+    return {kind: median([run["measured"] for run in files.values()]) for kind, files in runs().items()}
+
+
+def median(found: Sequence[Any]) -> Any:
+    """The median of numbers; of dictionaries, key by key, those of the runs that have it, and a ratio's `range`."""
+    if isinstance(found[0], Mapping):
+        keys = dict.fromkeys(key for each in found for key in each)
+        whole = {key: median([each[key] for each in found if key in each]) for key in keys}
+        ratios = [each["ratio"] for each in found if "ratio" in each]
+        return whole | ({"range": [min(ratios), max(ratios)]} if len(ratios) > 1 else {})
+    return statistics.median(found) if isinstance(found[0], int | float) else found[-1]
 
 
 def table(heading: list[str], rows: list[list[str]], words: int = 0) -> str:
@@ -27,7 +44,7 @@ def table(heading: list[str], rows: list[list[str]], words: int = 0) -> str:
 
 
 def _with_part(part: str) -> dict[str, Any]:
-    return {kind: result["measured"][part] for kind, result in results().items() if result["measured"].get(part)}
+    return {kind: measured[part] for kind, measured in results().items() if measured.get(part)}
 
 
 def ratios(part: str, heading: str, unit: str = "ms") -> Callable[[], str]:
@@ -55,7 +72,7 @@ def numbers(part: str, heading: str) -> Callable[[], str]:
     def build() -> str:
         found = []
         for kind, measured in _with_part(part).items():
-            columns = list(next(iter(measured.values())))
+            columns = [column for column in next(iter(measured.values())) if column != "range"]
             rows = [[name, *(_shown(values[column]) for column in columns)] for name, values in measured.items()]
             found.append(table([f"{heading}, {kind}", *columns], rows))
         return "\n\n".join(found) or NOT_YET
@@ -81,24 +98,26 @@ def profile() -> str:
 def floor() -> str:
     """What is to be reached, what is, and what can't be undercut; a table for each kind of processor."""
     heading = ["measured", "reach", "floor", "above the floor"]
-    found = {kind: goals.rows(result["measured"]) for kind, result in results().items()}
+    found = {kind: goals.rows(measured) for kind, measured in results().items()}
     return "\n\n".join(table([kind, *heading], rows, words=1) for kind, rows in found.items() if rows)
 
 
 def machine() -> str:
     """Which processors, how many threads, and where the numbers are kept."""
-    kinds = results()
-    setting = next(iter(kinds.values()))["setting"]
+    kinds = runs()
+    setting = next(iter(next(iter(kinds.values())).values()))["setting"]
     lines = [f"{setting}, unless a table says otherwise. One column for each kind of processor:", ""]
-    for kind, result in kinds.items():
-        features = f" with {', '.join(result['features'])}" if result.get("features") else ""
-        commit = f", commit {result['commit'].rstrip('+')[:7]}" if result.get("commit") else ", several runs of parts"
-        path = f"benchmarks/results/{kind}.json"
-        about = (
-            f"{result['processor']}{features}, {result['threads']} threads, torch {result['versions']['torch']}{commit}"
-        )
-        lines.append(f"- `{kind}`: {about}; [`{path}`](../{path})")
-    return "\n".join([*lines, "", "Made by `make bench`, which writes the file of the processor that it runs on."])
+    for kind, files in kinds.items():
+        first = next(iter(files.values()))
+        features = f" with {', '.join(first['features'])}" if first.get("features") else ""
+        about = f"{first['processor']}{features}, {first['threads']} threads, torch {first['versions']['torch']}"
+        lines.append(f"- `{kind}`: {about}: {', '.join(_run_link(file, run) for file, run in files.items())}")
+    return "\n".join([*lines, "", "Made by `make bench`, which adds a file for the processor that it runs on."])
+
+
+def _run_link(file: Path, run: Mapping[str, Any]) -> str:
+    about = f"commit {run['commit'].rstrip('+')[:7]}, {run['rounds']} rounds" if run.get("commit") else "runs of parts"
+    return f"[{about}](../{file.relative_to(ROOT).as_posix()})"
 
 
 def precision() -> str:

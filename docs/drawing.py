@@ -44,7 +44,7 @@ def write_all(root: Path) -> None:
     folder = root / "docs" / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     hero(folder / "hero.png")
-    measured = next(iter(results().values()))["measured"]  # one figure, of the first kind of processor
+    measured = next(iter(results().values()))  # one figure, of the first kind of processor
     scaling(measured["scaling"], measured["memory_scaling"], folder / "scaling.svg")
     schedules(folder / "schedules.svg")
     decisions(json.loads((root / "results/decisions.json").read_text(encoding="utf-8")), folder / "decisions.svg")

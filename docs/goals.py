@@ -1,4 +1,4 @@
-"""What the benchmark is to reach: a row for each goal of docs/performance.md, with the floor from the same run."""
+"""What the benchmark is to reach: a row for each goal of docs/performance.md, with the floor from the same runs."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class Goal:
         if found is None or reach is None:
             return None
         reached = f"**{found:.2f}**" if round(found, 2) <= round(reach, 2) else f"{found:.2f}"
+        if (low_high := measured[self.part][self.subject].get("range")) is not None:
+            reached += f" ({low_high[0]:.2f} to {low_high[1]:.2f})"
         whole = self._ratio(measured, f"floor of {self.subject}") is not None or self.reach != "products"
         rest = "" if floor is None else self.rest if whole else "the draw's passes"
         return [self.label, reached, f"{reach:.2f}", "" if floor is None else f"{floor:.2f}", rest]
@@ -95,5 +97,5 @@ GOALS: Sequence[Goal] = (
 
 
 def rows(measured: Measured) -> list[list[str]]:
-    """Those of one run of the benchmark."""
+    """Those of the benchmark's runs on one kind of processor."""
     return [row for goal in GOALS if (row := goal.row(measured)) is not None]

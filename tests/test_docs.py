@@ -51,6 +51,15 @@ def test_a_goal_stands_beside_its_floor_and_what_was_not_measured_is_left_out(bu
     assert goal("d", "predict", "KSN .25", 1.0).row(measured) is None
 
 
+def test_a_column_is_the_median_of_the_runs_with_how_far_they_lie_apart(build):
+    one, two, three = ({"steps": {"BNN": {"ratio": ratio, "ms": 10 * ratio}}} for ratio in (1.5, 1.0, 1.2))
+    found = build.benchmark_tables.median([one, two, three | {"folded": {"BNN": {"ratio": 2.0}}}])
+    assert found["steps"]["BNN"] == {"ratio": 1.2, "ms": 12.0, "range": [1.0, 1.5]}
+    assert found["folded"]["BNN"] == {"ratio": 2.0}  # one run has it
+    goal = build.benchmark_tables.goals.Goal("a", "steps", "BNN", 1.3)
+    assert goal.row(found) == ["a", "**1.20** (1.00 to 1.50)", "1.30", "", ""]
+
+
 def test_the_figure_shows_what_the_result_files_say(build):
     presets = build.presets_shown()
     drawn = draw_figure({data: read_results(ROOT / "results" / presets[data] / data) for data in DATA}, presets)
