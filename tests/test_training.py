@@ -22,6 +22,7 @@ import kernelseed as ks
 from kernelseed.core.seeds import derive_seed
 from kernelseed.errors import ConfigError, DataError, MissingPackageError, PathExistsError, StorageError
 from kernelseed.training import Config, RunFolder, read_settings, summarise, train, trainer
+from kernelseed.training.inference import statistics_batches
 
 SMALL = Config(width=8, epochs=2, batch_size=256, samples=2, update_bn=0)
 ENVIRONMENT = {
@@ -733,3 +734,15 @@ def test_the_result_is_the_same_model_on_every_rank(parallel):
         assert torch.equal(start, two["start"][name])
         assert torch.equal(one["end"][name], two["end"][name])
         assert not torch.equal(one["end"][name], start)
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_batch_norm_statistics_are_those_of_images_as_in_training(augment):
+    white = ks.data.Split(torch.full((40, 1, 12, 12), 255, dtype=torch.uint8), torch.zeros(40, dtype=torch.int64))
+    data = ks.data.Dataset("white", white, None, white, ("a", "b"), (0.0,), (1.0,))
+    batches = statistics_batches(data, Config(update_bn=32, augment=augment))
+    (images, _), *others = batches
+    assert not others
+    assert len(images) == 32
+    assert (images.amin().item() < 0.5) == augment  # a crop's border is black
+    assert torch.equal(images, next(iter(batches))[0])  # the same again

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelseed.core import batch_norms, generator_for, predict
-from kernelseed.data import Batches, Dataset, Split, Table, read_images
+from kernelseed.data import Batches, Dataset, Split, Table, augment, read_images
 from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import ArgumentError, ConfigError, DataError, StorageError
 from kernelseed.models import Model
@@ -56,11 +56,15 @@ def test_and_keep(net: nn.Module, config: Config, data: Dataset, run: RunFolder)
 
 
 def statistics_batches(data: Dataset, config: Config) -> Batches | None:
-    """The training images for BatchNorm statistics; None for none."""
+    """The training images for BatchNorm statistics, augmented as in training; None for none.
+
+    A crop has a black border, to which the network's statistics are used: without it they would not fit its weights.
+    """
     if not config.update_bn:
         return None
     order = torch.randperm(len(data.train), generator=generator_for("update_bn", config.seed))
-    return Batches(data.train.select(order[: config.update_bn]), data.mean, data.std, BATCH)
+    split, augmented = data.train.select(order[: config.update_bn]), augment if config.augment else None
+    return Batches(split, data.mean, data.std, BATCH, seed=config.seed, augment=augmented)
 
 
 def predict_files(
