@@ -64,7 +64,7 @@ def way_of(result: dict[str, Any]) -> str:
 def label_of(study: str, name: str, result: dict[str, Any]) -> str:
     """The method, and what else the run changes."""
     flat = flattened(listed(study)[name])
-    others = "".join(f", {setting} {flat[setting]}" for setting in ("width", "sigma", "budget") if setting in flat)
+    others = "".join(f", {setting} {flat[setting]}" for setting in ("width", "sigma") if setting in flat)
     return result["labels"][way_of(result)].replace("Baseline", "plain") + others
 
 
@@ -251,6 +251,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_apart": apart("fashion-mnist"),
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
+    "recipe_no_crops": on_test_set("cifar10-no-crops"),
+    "recipe_cifar100": on_test_set("cifar100"),
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
     "recipe_confirmed": explored("confirm"),
