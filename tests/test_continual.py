@@ -109,8 +109,10 @@ def test_k_centre_takes_no_row_twice_even_if_all_are_equal():
     assert sorted(chosen.tolist()) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("heads", "again"), [("one", [(0,), (0, 1)]), ("each", [(0,), (0,), (1,)])])
 @pytest.mark.parametrize("rule", ["random", "k-centre"])
-def test_a_coreset_is_left_out_of_the_training_and_learned_before_a_test(rule, monkeypatch):
+def test_a_coreset_is_left_out_of_the_training_and_learned_before_a_test(rule, heads, again, monkeypatch):
+    """Again: the tasks whose coresets are learned together, each time."""
     seen = []
     loss = continual.FineTune.loss
 
@@ -121,13 +123,14 @@ def test_a_coreset_is_left_out_of_the_training_and_learned_before_a_test(rule, m
     monkeypatch.setattr(continual.FineTune, "loss", watching)
     tasks = [task_of(20), task_of(21)]
     coreset = continual.Coreset(5, rule, 7)
-    found = learn(tasks, continual.FineTune(epochs=1), coreset=coreset)
-    kept = [coreset.choose(task.x, 0, i) for i, task in enumerate(tasks)]
+    found = learn(tasks, continual.FineTune(epochs=1), heads=heads, coreset=coreset)
+    kept = [task.x[coreset.choose(task.x, 0, i)] for i, task in enumerate(tasks)]
     assert [len(x) for epochs, x, _ in seen if epochs == 1] == [15, 16]
-    again = [(len(x), num_data) for epochs, x, num_data in seen if epochs == 7]
-    assert again == [(5, 5)] * 7 + [(10, 10)] * 7
-    expected = torch.cat([task.x[rows] for task, rows in zip(tasks, kept, strict=True)])
-    torch.testing.assert_close(seen[-1][1].sort(0).values, expected.sort(0).values)
+    learned = [(x, num_data) for epochs, x, num_data in seen if epochs == 7]
+    expected = [torch.cat([kept[i] for i in together]) for together in again for _ in range(7)]
+    for (x, num_data), rows in zip(learned, expected, strict=True):
+        assert num_data == len(rows)
+        torch.testing.assert_close(x.sort(0).values, rows.sort(0).values)
     assert found.label == "fine-tuning, coreset"
 
 

@@ -92,7 +92,7 @@ BENCHMARKS = {
         256,
         "each",
         _approaches(
-            VCL(epochs=8, lr=2e-3, start_std=0.01, rho_lr=5e-3),
+            VCL(epochs=8, lr=2e-3, prior_std=3.0, start_std=0.01, rho_lr=5e-3),
             VCL(epochs=6, lr=5e-4, start_std=0.01, weights="kernel-seed", delta=0.5, rho_lr=1e-3),
             epochs=5,
             strength=1000.0,

@@ -40,7 +40,8 @@ def learn(
     trunk     a module that gives features (N, F), shared by all tasks; it is copied
     approach  `VCL()`, of mean-field weights or kernel seeds; `EWC()`, `FineTune()` or `Joint()`
     heads     "each": a linear head for each task; "one": the same for all
-    coreset   examples of each task to keep: before each test a copy of the network learns them again
+    coreset   examples of each task to keep: before a test a copy of the network learns them again; those of the task
+              that is tested, or, if all share a head, of all tasks so far
     samples   draws that a prediction averages, where the approach has any
     seed      of the start, the order of examples, the draws and the coresets; the same gives the same result
 
@@ -100,8 +101,10 @@ class Course:
             self.train(net, self.approach, self.approach.sources(learned), memory, title, len(learned[-1]))
             generator = generator_for("continual memory", self.seed, i)
             memory = self.approach.after(net, learned[-1], memory, generator)
-            tested = self.with_coresets(net, memory, i)
-            accuracy[i, : i + 1] = torch.tensor([self.test(tested, j) for j in range(i + 1)])
+            for head in range(self.model.head_of(i) + 1):
+                served = [j for j in range(i + 1) if self.model.head_of(j) == head]
+                tested = self.with_coresets(net, memory, served)
+                accuracy[i, served] = torch.tensor([self.test(tested, j) for j in served])
             if not self.bar.disable:
                 shown = f"after task {i + 1}: average accuracy {accuracy[i, : i + 1].mean():.4f}"
                 self.bar.console.print(shown, highlight=False)
@@ -139,14 +142,14 @@ class Course:
         self.bar.remove_task(shown)
         net.eval()
 
-    def with_coresets(self, net: nn.Module, memory: Any, last: int) -> nn.Module:
-        """A copy that has learned the coresets of the tasks so far again; without coresets, the network itself."""
+    def with_coresets(self, net: nn.Module, memory: Any, tasks: Sequence[int]) -> nn.Module:
+        """A copy that has learned the coresets of these tasks again; without coresets, the network itself."""
         if self.coreset is None:
             return net
         copied = copy.deepcopy(net)
         again = replace(self.approach, epochs=self.coreset.epochs)
-        sources = [self.rows(j, coreset=True) for j in range(last + 1)]
-        self.train(copied, again, sources, memory, f"coresets of {last + 1}")
+        sources = [self.rows(j, coreset=True) for j in tasks]
+        self.train(copied, again, sources, memory, f"coresets of {len(tasks)}")
         return copied
 
     def test(self, net: nn.Module, j: int) -> float:
