@@ -1,4 +1,4 @@
-"""Try settings of a benchmark's approach on held-out training data: seed 0, a tenth of each class, never the test set.
+"""Try settings of a benchmark's approach on held-out training data: a tenth of each class, never the test set.
 
     python experiments/continual/explore.py split-mnist vcl '{"epochs": 20, "rho_lr": 0.01}'
 
@@ -33,6 +33,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("approach")
     parser.add_argument("settings", type=json.loads, nargs="?", default={}, help="as JSON, instead of those of now")
     parser.add_argument("--tasks", type=int, help="only the first ones")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path, default=TRIED)
     given = parser.parse_args(words)
@@ -44,9 +45,9 @@ def main(words: list[str] | None = None) -> None:
     tried.approaches[given.approach] = replace(chosen.approaches[given.approach], **settings)
     make_tasks = chosen.make_tasks
     tried = replace(tried, make_tasks=lambda found, seed: make_tasks(found, seed)[: given.tasks])
-    found = tried.run(given.approach, held_out(given.data_dir), 0, progress=False)
+    found = tried.run(given.approach, held_out(given.data_dir), given.seed, progress=False)
     kept = {name: found[name] for name in ("averages", "average_accuracy", "forgetting")}
-    line = {"benchmark": given.benchmark, "name": given.approach, "config": found["config"], **kept}
+    line = {"benchmark": given.benchmark, "name": given.approach, "seed": given.seed, "config": found["config"], **kept}
     print(json.dumps({**given.settings, **kept, "last": found["accuracy"][-1]}))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("a") as file:

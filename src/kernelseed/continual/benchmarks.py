@@ -71,18 +71,21 @@ class Benchmark:
             return nn.Sequential(nn.Linear(inputs, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU())
 
 
-def _approaches(mean_field: VCL, seeds: VCL, epochs: int, strength: float) -> dict[str, Approach[Any]]:
+def _approaches(
+    mean_field: VCL, with_coreset: VCL, seeds: VCL, epochs: int, strength: float
+) -> dict[str, Approach[Any]]:
     return {
         "fine-tune": FineTune(epochs=epochs),
         "ewc": EWC(epochs=epochs, strength=strength),
         "vcl": mean_field,
-        "vcl-coreset": mean_field,
+        "vcl-coreset": with_coreset,
         "vcl-ksn": seeds,
         "vcl-ksn-coreset": seeds,
         "joint": Joint(epochs=epochs),
     }
 
 
+SPLIT = VCL(epochs=8, lr=2e-3, start_std=0.01, rho_lr=5e-3)
 PERMUTED = VCL(epochs=3, batch_size=128, lr=5e-3, prior_std=0.06, rho_lr=0.1)
 BENCHMARKS = {
     "split-mnist": Benchmark(
@@ -92,7 +95,8 @@ BENCHMARKS = {
         256,
         "each",
         _approaches(
-            VCL(epochs=8, lr=2e-3, prior_std=3.0, start_std=0.01, rho_lr=5e-3),
+            SPLIT,
+            replace(SPLIT, prior_std=3.0),
             VCL(epochs=6, lr=5e-4, start_std=0.01, weights="kernel-seed", delta=0.5, rho_lr=1e-3),
             epochs=5,
             strength=1000.0,
@@ -107,6 +111,7 @@ BENCHMARKS = {
         100,
         "one",
         _approaches(
+            PERMUTED,
             PERMUTED,
             replace(PERMUTED, weights="kernel-seed", delta=1.0, germinator="identity"),
             epochs=3,
