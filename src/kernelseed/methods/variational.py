@@ -75,7 +75,7 @@ class Converted(GradientMethod):
 class Variational(Converted):
     """What all of them share: a prior, a KL schedule and where sigma starts.
 
-    kl     "automatic" is min(1, N / weights); a number is a constant temperature
+    kl     "automatic" is min(1, N / weights); a number is a constant weight
     prior  "paper" and "blundell" are scale mixtures; a number is the standard deviation of a Gaussian
     """
 
@@ -85,6 +85,7 @@ class Variational(Converted):
     )
     rho_lr: float = setting(1.0, "the learning rate of what decides sigma, as a factor", least=0, most=1_000_000)
     kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
+    temperature: float = setting(1.0, "a factor of the KL's weight: below 1 sigmas are smaller", least=0, most=1_000_000)
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
     prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
     local: bool = setting(False, "sample each layer's outputs, not one weight for all (local reparameterisation)")
@@ -102,8 +103,9 @@ class Variational(Converted):
         return (self.rho_lr if parameter in RHOS else 1.0) * super().factor(parameter)
 
     def schedule(self) -> Schedule:
-        """The KL schedule that `kl` and `kl_warmup` name."""
+        """The KL schedule that `kl`, `temperature` and `kl_warmup` name."""
         schedule = SCHEDULES[self.kl] if self.kl in SCHEDULES else schedules.constant(float(self.kl))
+        schedule = schedules.scaled(self.temperature, schedule)
         return schedules.warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
 
     def prior_value(self) -> Prior:
