@@ -88,6 +88,7 @@ VALUES = {
         ["num_batches is missing", "len(loader)"],
     ),
     "no warm-up": (lambda: ks.schedules.warmup(0), ["steps is 0", "at least one"]),
+    "a negative factor": (lambda: ks.schedules.scaled(-1), ["factor is -1", "0 (none) or more"]),
     "step missing": (lambda: elbo(kl_weight=ks.schedules.blundell(3)), ["step is None", "blundell", "step=step"]),
     "step negative": (lambda: elbo(kl_weight=ks.schedules.warmup(3), step=-1), ["step is -1", "counted from 0"]),
     "pi one": (lambda: ks.ScaleMixture(pi=1.0), ["pi is 1.0", "0 < pi < 1", "priors.Gaussian"]),

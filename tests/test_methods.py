@@ -299,6 +299,7 @@ def test_variational_options_reach_the_objective():
     method = methods.make("bnn", kl="0.5", prior="2", kl_warmup=4, rho_offset=-3.0)
     assert method.prior_value() == ks.priors.Gaussian(2.0)
     assert [method.schedule()(Moment(step, 10)) for step in (0, 2, 4, 9)] == [0.0, 0.25, 0.5, 0.5]
+    assert methods.make("bnn", kl=0.5, temperature=0.1).schedule()(Moment(0, 10)) == pytest.approx(0.05)
     net, (x, y) = method.build(tiny()), problem()
     assert all((w.rho == -3.0).all() for _, w in net.weights.items())
     draw = net.draw(torch.Generator().manual_seed(1))

@@ -12,6 +12,7 @@ from kinds import generator, mlp
 from torch import nn
 
 import kernelseed as ks
+from kernelseed.core import distributions
 from kernelseed.core.schedules import Moment
 
 with warnings.catch_warnings():
@@ -215,6 +216,22 @@ def test_warmup_is_linear_and_then_out_of_the_way():
     for then in (ks.schedules.constant(0.1), 0.1, 0):
         schedule, top = ks.schedules.warmup(4, then), 0.1 if then else 0
         assert [schedule(at(step)) for step in (0, 2, 4, 9)] == pytest.approx([0, top / 2, top, top])
+
+
+def test_scaled_is_a_factor_and_says_what_settled_noise_costs():
+    then = ks.schedules.warmup(4, 0.5)
+    assert [ks.schedules.scaled(0.1, then)(at(step)) for step in (0, 2, 9)] == pytest.approx([0, 0.025, 0.05])
+    n, num_data, curvature = 7, 50, 3.0
+    weight = ks.schedules.scaled(0.03)(Moment(None, num_data, n))
+    std = torch.full((n,), 0.1, dtype=torch.float64, requires_grad=True)
+    mean = torch.zeros(n, dtype=torch.float64)
+    for _ in range(200):  # sigma settles where the expected loss of a quadratic, and the KL, balance
+        cost = 0.5 * curvature * std.square().sum()
+        posterior, prior = (distributions.Gaussian(mean, each) for each in (std, torch.full_like(mean, 1e4)))
+        kl = prior.kl(posterior.at_mean())
+        (slope,) = torch.autograd.grad(cost + weight * kl / num_data, std)
+        std = (std - 0.3 / curvature * slope).detach().requires_grad_()
+    assert cost.item() == pytest.approx(weight * n / (2 * num_data), rel=1e-4)
 
 
 # --- likelihoods -----------------------------------------------------------------------------------------------

@@ -85,7 +85,9 @@ class Variational(Converted):
     )
     rho_lr: float = setting(1.0, "the learning rate of what decides sigma, as a factor", least=0, most=1_000_000)
     kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
-    temperature: float = setting(1.0, "a factor of the KL's weight: below 1 sigmas are smaller", least=0, most=1_000_000)
+    temperature: float = setting(
+        1.0, "a factor of the KL's weight: below 1 sigmas are smaller", least=0, most=1_000_000
+    )
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
     prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
     local: bool = setting(False, "sample each layer's outputs, not one weight for all (local reparameterisation)")
