@@ -79,9 +79,9 @@ def warmup(steps: int, then: Schedule | float | None = None) -> Schedule:
 def scaled(factor: float, then: Schedule | float | None = None) -> Schedule:
     """A factor times the schedule `then` (default: automatic); below 1 the posterior is colder.
 
-    What it does to a posterior of n Gaussians that has settled: sigma^2 is where the noise's cost, h sigma^2 / 2 an
-    example for a curvature h, grows as fast as the KL, weight / N log sigma, falls. So all noise together costs weight x
-    n / (2 N) nats an example: half a nat with `automatic()`, .015 with `scaled(.03)`.
+    Where the sigmas of n Gaussians have settled, the cost of the noise (for a curvature h, h sigma^2 / 2 an example)
+    grows as fast as the KL (weight / N log sigma) falls. All noise together then costs weight x n / (2 N) nats an
+    example: half a nat with `automatic()`, .015 with `scaled(.03)`.
 
     >>> scaled(0.03)(Moment(step=None, num_data=60_000, num_weights=6_000_000))
     0.0003
