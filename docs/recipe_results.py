@@ -23,6 +23,8 @@ RESULTS = ROOT / "results/recipe"
 KEYS = ("accuracy", "nll", "ece")
 TOGETHER = 3
 """The networks of a deep ensemble: one for each seed."""
+NAMED = ("width", "sigma", "temperature")
+"""The settings that a network's label says."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,13 @@ def way_of(result: dict[str, Any]) -> str:
 def label_of(study: str, name: str, result: dict[str, Any]) -> str:
     """The method, and what else the run changes."""
     flat = flattened(listed(study)[name])
-    others = "".join(f", {setting} {flat[setting]}" for setting in ("width", "sigma") if setting in flat)
+    others = "".join(f", {setting} {flat[setting]}" for setting in NAMED if setting in flat)
     return result["labels"][way_of(result)].replace("Baseline", "plain") + others
+
+
+def is_variant(name: str) -> bool:
+    """Whether a run is the recipe with another sigma or temperature."""
+    return name.startswith(("ksn-sigma", "ksn-cold"))
 
 
 def entries(study: str, suffix: str = "") -> dict[str, Entry]:
@@ -100,7 +107,7 @@ def _probs(log_probs: np.ndarray) -> np.ndarray:
 
 
 def on_test_set(study: str, up: str = "../", short: bool = False) -> Callable[[], str]:
-    """All networks of a study on the test set, or those alone that have the recipe's sigma; `up` leads to the root."""
+    """All networks of a study on the test set, or without variants of the recipe; `up` leads to the root."""
 
     def build() -> str:
         found, runs = entries(study), results_of(study)
@@ -117,7 +124,7 @@ def on_test_set(study: str, up: str = "../", short: bool = False) -> Callable[[]
                 str(len(entry.found)) if name in found and entry is found[name] else "1 each",
             ]
             for name, entry in [*found.items(), *together(study).items()]
-            if not (short and "sigma" in name)
+            if not (short and is_variant(name))
         ]
         return f"{table(heading, rows)}\n\n{made_by(study, runs, up)}"
 
@@ -202,7 +209,7 @@ def budgets() -> str:
     rows = [
         [entry.label, f"{entry.parameters / plain:.2f}", *(entry.shown(key) for key in KEYS), str(len(entry.found))]
         for name, entry in found.items()
-        if name.split("-")[0] in ("plain", "ksn") and "sigma" not in name
+        if name.split("-")[0] in ("plain", "ksn") and not is_variant(name)
     ]
     heading = ["Network", "RS", *(METRICS[key].heading for key in KEYS), "seeds"]
     return f"{table(heading, rows)}\n\n{made_by('budgets', results_of('budgets'))}"
@@ -212,7 +219,7 @@ def draw(path: Path) -> None:
     """Accuracy, NLL and ECE against parameters, of the recipe's own sizes and of other budgets."""
     import matplotlib.pyplot as plt
 
-    found = {name: entry for name, entry in by_size().items() if "sigma" not in name}
+    found = {name: entry for name, entry in by_size().items() if not is_variant(name)}
     if not found:
         return
     colours = {"plain": "#1f2933", "MC-Drop": "#d97706", "KSN": "#2a7f62", "BNN": "#7c5cbf", "FKSN": "#3b82c4"}
@@ -251,7 +258,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_apart": apart("fashion-mnist"),
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
-    "recipe_no_crops": on_test_set("cifar10-no-crops"),
     "recipe_cifar100": on_test_set("cifar100"),
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
