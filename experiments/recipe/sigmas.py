@@ -3,8 +3,8 @@
     python experiments/recipe/sigmas.py runs/recipe/cifar10/ksn-seed-2 --factor 1 --factor .7
 
 Adds to results/recipe/sigmas.json, by the name of the run: for each layer the median sigma of the seed's channels as a
-share of the seed's root mean square; and accuracy, NLL and ECE of ten draws whose sigmas are so many times as large, with
-how much more confident than accurate they are. It looks at the test set to explain a result; nothing is chosen by it.
+share of the seed's root mean square; and accuracy, NLL and ECE of ten draws whose sigmas are so many times as large,
+with how much more confident than accurate they are. It looks at the test set to explain a result, not to choose.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def tested(run: RunFolder, factor: float, data_dir: Path | None) -> dict[str, An
 
 def main(
     folder: Annotated[Path, typer.Argument(help="A finished run of KSN over channels.")],
-    factor: Annotated[list[float], typer.Option(help="What the sigmas are multiplied with.")] = [1.0],  # noqa: B006
+    factor: Annotated[list[float] | None, typer.Option(help="What sigmas are multiplied with; default: 1.")] = None,
     results: Annotated[Path, typer.Option(help="The file to add to.")] = Path("results/recipe/sigmas.json"),
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are.")] = None,
 ) -> None:
@@ -61,7 +61,7 @@ def main(
     found = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     found[f"{folder.parent.name}/{folder.name}"] = {
         "sigma of seeds": shares(run.network()),
-        "draws": [tested(run, each, data_dir) for each in factor],
+        "draws": [tested(run, each, data_dir) for each in factor or [1.0]],
         **provenance(),
     }
     write_json(results, found)
