@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -190,6 +191,22 @@ def apart(study: str) -> Callable[[], str]:
     return build
 
 
+def scaled_sigmas() -> str:
+    """Draws of finished networks with smaller sigmas, and how much more confident than accurate they are."""
+    found = json.loads((RESULTS / "sigmas.json").read_text(encoding="utf-8"))
+    heading = ["network", "sigmas", *(METRICS[key].heading for key in KEYS), "confidence above accuracy"]
+    rows = [
+        [name, f"x {draws['factor']:g}", *(METRICS[key].show(draws[key]) for key in KEYS), f"{draws['too_sure']:+.4f}"]
+        for name, run in found.items()
+        for draws in run["draws"]
+    ]
+    commits = ", ".join(sorted({short_commit(run["commit"]) for run in found.values()}))
+    return (
+        f"{table(heading, rows)}\n\nFrom [`results/recipe/sigmas.json`](../results/recipe/sigmas.json), made by "
+        f"`python experiments/recipe/sigmas.py RUN --factor .7` and so on at commit {commits}."
+    )
+
+
 CURVES = ("plain", "KSN")
 """The networks of which there are several sizes."""
 
@@ -258,6 +275,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_apart": apart("fashion-mnist"),
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
+    "recipe_sigmas": scaled_sigmas,
     "recipe_cifar100": on_test_set("cifar100"),
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
