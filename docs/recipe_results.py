@@ -276,7 +276,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
     "recipe_sigmas": scaled_sigmas,
-    "recipe_cifar100": on_test_set("cifar100"),
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
     "recipe_confirmed": explored("confirm"),
