@@ -49,6 +49,9 @@ GERMINATORS = ("mean_germinator", "rho_germinator", "rho_offset", "germinator_rh
 RHOS = ("rho", "rho_offset", "rho_germinator", "seed_rho", "germinator_rho")
 """The names of their parameters."""
 
+SETTLED = {"rho_lr": 10.0, "temperature": 0.05}
+"""With one sigma a channel: sigmas that settle within a training, at noise of .025 nats an example (docs/recipe.md)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Converted(GradientMethod):
@@ -83,10 +86,18 @@ class Variational(Converted):
     sigma: float | None = setting(
         None, "instead of rho_offset: sigma's start as a share of each weight's root mean square", above=0, most=100
     )
-    rho_lr: float = setting(1.0, "the learning rate of what decides sigma, as a factor", least=0, most=1_000_000)
+    rho_lr: float | None = setting(
+        None,
+        "the learning rate of what decides sigma, as a factor (default: 1, over channels 10)",
+        least=0,
+        most=1_000_000,
+    )
     kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
-    temperature: float = setting(
-        1.0, "a factor of the KL's weight: below 1 sigmas are smaller", least=0, most=1_000_000
+    temperature: float | None = setting(
+        None,
+        "a factor of the KL's weight: below 1 sigmas are smaller (default: 1, over channels .05)",
+        least=0,
+        most=1_000_000,
     )
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
     prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
@@ -94,19 +105,28 @@ class Variational(Converted):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        self.fill(rho_lr=1.0, temperature=1.0)
         super().__post_init__()
         if self.sigma is not None and self.rho_offset != settings_of(type(self))["rho_offset"].default:
             raise ArgumentError(
                 f"rho_offset is {self.rho_offset} with sigma {self.sigma}, which says where rho starts: leave one out."
             )
 
+    def fill(self, **defaults: float) -> None:
+        """Set what nobody gave, so that a run's settings say it."""
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
     def factor(self, parameter: str) -> float:
         """That of rhos, or of the rest."""
+        assert self.rho_lr is not None
         return (self.rho_lr if parameter in RHOS else 1.0) * super().factor(parameter)
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl`, `temperature` and `kl_warmup` name."""
         schedule = SCHEDULES[self.kl] if self.kl in SCHEDULES else schedules.constant(float(self.kl))
+        assert self.temperature is not None
         schedule = schedules.scaled(self.temperature, schedule)
         return schedules.warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
 
@@ -221,9 +241,10 @@ class KSN(Seeds, Variational):
     )
 
     def __post_init__(self) -> None:
-        default = self.rho_offset == settings_of(type(self))["rho_offset"].default
-        if self.sigma is None and self.over in FACTOR_SIGMAS and default:  # so that a run's settings say it
-            object.__setattr__(self, "sigma", FACTOR_SIGMAS[self.over])
+        if self.over in FACTOR_SIGMAS and self.rho_offset == settings_of(type(self))["rho_offset"].default:
+            self.fill(sigma=FACTOR_SIGMAS[self.over])
+        if self.over == "channels":
+            self.fill(**SETTLED)
         super().__post_init__()
         if self.local and self.over != "weights":
             raise ArgumentError(
