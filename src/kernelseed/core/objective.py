@@ -31,7 +31,7 @@ class ELBO(nn.Module):
 
     num_data    the number of training examples; the KL is divided by it once
     prior       default: the paper's scale mixture; a mapping has one for each weight, as `net.as_prior()` does
-    kl_weight   a schedule, or a number for a constant one; 1 is the exact bound. Default: `schedules.automatic()`
+    kl_weight   a schedule, or a number for a constant one; 1 is the exact bound. Default: `schedules.settled()`
     likelihood  default: `likelihoods.Categorical()`. If it has learned noise, give `loss.parameters()` to the optimizer
                 as well
 

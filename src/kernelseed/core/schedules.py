@@ -48,13 +48,30 @@ def constant(temperature: float) -> Schedule:
     return partial(_constant, temperature)
 
 
+def settled(noise: float = 0.025) -> Schedule:
+    """The default: min(1, 2 x noise x N / number of weights), the exact bound for networks that are small enough.
+
+    Where the sigmas of n Gaussians have settled, the cost of the noise (for a curvature h, h sigma^2 / 2 an example)
+    grows as fast as the KL (weight / N log sigma) falls. All noise together then costs weight x n / (2 N) nats an
+    example: `noise`, or less. A network that is to predict well can't afford more than a small part of its NLL.
+
+    >>> settled()(Moment(step=None, num_data=60_000, num_weights=6_000_000))
+    0.0005
+    """
+    if not (noise > 0 and math.isfinite(noise)):
+        raise ArgumentError(f"noise is {noise}; what all noise may cost, in nats an example, must be finite, above 0.")
+    return partial(_settled, noise)
+
+
 def automatic() -> Schedule:
     """min(1, N / number of weights): otherwise the KL of a large network outweighs its data.
+
+    Noise that has settled costs half a nat an example then, which is much: see `settled`.
 
     >>> automatic()(Moment(step=None, num_data=60_000, num_weights=11_000_000))
     0.005454545454545455
     """
-    return _automatic
+    return settled(0.5)
 
 
 def blundell(num_batches: int | None = None) -> Schedule:
@@ -70,21 +87,17 @@ def blundell(num_batches: int | None = None) -> Schedule:
 
 
 def warmup(steps: int, then: Schedule | float | None = None) -> Schedule:
-    """A factor that rises linearly from 0 to 1 over this many steps, times the schedule `then` (default: automatic)."""
+    """A factor that rises linearly from 0 to 1 over this many steps, times the schedule `then` (default: settled)."""
     if steps < 1:
         raise ArgumentError(f"steps is {steps}; a warm-up takes at least one step.")
     return partial(_warmup, steps, as_schedule(then))
 
 
 def scaled(factor: float, then: Schedule | float | None = None) -> Schedule:
-    """A factor times the schedule `then` (default: automatic); below 1 the posterior is colder.
+    """A factor times the schedule `then` (default: settled); below 1 the posterior is colder.
 
-    Where the sigmas of n Gaussians have settled, the cost of the noise (for a curvature h, h sigma^2 / 2 an example)
-    grows as fast as the KL (weight / N log sigma) falls. All noise together then costs weight x n / (2 N) nats an
-    example: half a nat with `automatic()`, .015 with `scaled(.03)`.
-
-    >>> scaled(0.03)(Moment(step=None, num_data=60_000, num_weights=6_000_000))
-    0.0003
+    >>> scaled(0.1, uniform())(Moment(step=None, num_data=100))
+    0.1
     """
     if not (factor >= 0 and math.isfinite(factor)):
         raise ArgumentError(f"factor is {factor}; a factor of the KL's weight must be finite, and 0 (none) or more.")
@@ -92,21 +105,21 @@ def scaled(factor: float, then: Schedule | float | None = None) -> Schedule:
 
 
 def as_schedule(given: Schedule | float | None) -> Schedule:
-    """The schedule for an argument: a schedule as it is, a number as a constant, None as `automatic()`.
+    """The schedule for an argument: a schedule as it is, a number as a constant, None as `settled()`.
 
     >>> as_schedule(0.1)(Moment(step=None, num_data=100))
     0.1
     """
     if given is None:
-        return automatic()
+        return settled()
     if callable(given):
-        if given in (uniform, constant, automatic, blundell, warmup, scaled):
+        if given in (uniform, constant, settled, automatic, blundell, warmup, scaled):
             name = f"schedules.{given.__name__}"
             raise ArgumentTypeError(f"kl_weight is the function {name}; call it to make a schedule: {name}(...).")
         return given
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise ArgumentTypeError(
-            f"kl_weight is {given!r}; it must be a number or a schedule, such as schedules.automatic()."
+            f"kl_weight is {given!r}; it must be a number or a schedule, such as schedules.settled()."
         )
     return constant(given)
 
@@ -118,8 +131,8 @@ def _constant(temperature: float, moment: Moment) -> float:
     return float(temperature)
 
 
-def _automatic(moment: Moment) -> float:
-    return min(1.0, moment.num_data / max(moment.num_weights, 1))
+def _settled(noise: float, moment: Moment) -> float:
+    return min(1.0, 2 * noise * moment.num_data / max(moment.num_weights, 1))
 
 
 def _blundell(num_batches: int | None, moment: Moment) -> float:

@@ -38,6 +38,7 @@ from kernelseed.methods.settings import setting, settings_of
 
 PRIORS: dict[str, Prior] = {"paper": ScaleMixture(), "blundell": ScaleMixture.blundell()}
 SCHEDULES: dict[str, Schedule] = {
+    "settled": schedules.settled(),
     "automatic": schedules.automatic(),
     "uniform": schedules.uniform(),
     "blundell": schedules.blundell(),
@@ -48,9 +49,6 @@ SEEDS = ("seed", "seed_rho")
 GERMINATORS = ("mean_germinator", "rho_germinator", "rho_offset", "germinator_rho")
 RHOS = ("rho", "rho_offset", "rho_germinator", "seed_rho", "germinator_rho")
 """The names of their parameters."""
-
-SETTLED = {"rho_lr": 10.0, "temperature": 0.05}
-"""With one sigma a channel: sigmas that settle within a training, at noise of .025 nats an example (docs/recipe.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,26 +76,19 @@ class Converted(GradientMethod):
 class Variational(Converted):
     """What all of them share: a prior, a KL schedule and where sigma starts.
 
-    kl     "automatic" is min(1, N / weights); a number is a constant weight
-    prior  "paper" and "blundell" are scale mixtures; a number is the standard deviation of a Gaussian
+    rho_lr  sigmas that learn as slowly as means do not settle within a training: their noise depends on its length
+    kl      "settled" is min(1, .05 N / weights), "automatic" min(1, N / weights); a number is a constant weight
+    prior   "paper" and "blundell" are scale mixtures; a number is the standard deviation of a Gaussian
     """
 
     rho_offset: float = setting(-5.0, "where rho starts; sigma is softplus(rho)", least=-80, most=80)
     sigma: float | None = setting(
         None, "instead of rho_offset: sigma's start as a share of each weight's root mean square", above=0, most=100
     )
-    rho_lr: float | None = setting(
-        None,
-        "the learning rate of what decides sigma, as a factor (default: 1, over channels 10)",
-        least=0,
-        most=1_000_000,
-    )
-    kl: str | float = setting("automatic", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
-    temperature: float | None = setting(
-        None,
-        "a factor of the KL's weight: below 1 sigmas are smaller (default: 1, over channels .05)",
-        least=0,
-        most=1_000_000,
+    rho_lr: float = setting(10.0, "the learning rate of what decides sigma, as a factor", least=0, most=1_000_000)
+    kl: str | float = setting("settled", "the weight of the KL", choices=tuple(SCHEDULES), least=0, most=1_000_000)
+    temperature: float = setting(
+        1.0, "a factor of the KL's weight: below 1 sigmas are smaller", least=0, most=1_000_000
     )
     kl_warmup: int = setting(0, "steps over which the KL's weight rises linearly from 0", least=0)
     prior: str | float = setting("paper", "the prior of the weights", choices=tuple(PRIORS), least=1e-6, most=1_000_000)
@@ -105,28 +96,19 @@ class Variational(Converted):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.fill(rho_lr=1.0, temperature=1.0)
         super().__post_init__()
         if self.sigma is not None and self.rho_offset != settings_of(type(self))["rho_offset"].default:
             raise ArgumentError(
                 f"rho_offset is {self.rho_offset} with sigma {self.sigma}, which says where rho starts: leave one out."
             )
 
-    def fill(self, **defaults: float) -> None:
-        """Set what nobody gave, so that a run's settings say it."""
-        for name, value in defaults.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
-
     def factor(self, parameter: str) -> float:
         """That of rhos, or of the rest."""
-        assert self.rho_lr is not None
         return (self.rho_lr if parameter in RHOS else 1.0) * super().factor(parameter)
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl`, `temperature` and `kl_warmup` name."""
         schedule = SCHEDULES[self.kl] if self.kl in SCHEDULES else schedules.constant(float(self.kl))
-        assert self.temperature is not None
         schedule = schedules.scaled(self.temperature, schedule)
         return schedules.warmup(self.kl_warmup, schedule) if self.kl_warmup else schedule
 
@@ -241,11 +223,10 @@ class KSN(Seeds, Variational):
     )
 
     def __post_init__(self) -> None:
-        if self.over in FACTOR_SIGMAS and self.rho_offset == settings_of(type(self))["rho_offset"].default:
-            self.fill(sigma=FACTOR_SIGMAS[self.over])
-        if self.over == "channels":
-            self.fill(**SETTLED)
         super().__post_init__()
+        default = self.rho_offset == settings_of(type(self))["rho_offset"].default
+        if self.sigma is None and self.over in FACTOR_SIGMAS and default:  # so that a run's settings say it
+            object.__setattr__(self, "sigma", FACTOR_SIGMAS[self.over])
         if self.local and self.over != "weights":
             raise ArgumentError(
                 f"local is True with over {self.over!r}; outputs are Gaussian where weights are: set over to 'weights'."

@@ -8,7 +8,12 @@ from kernelseed.errors import ConfigError
 
 PAPERS_SEEDS = {"delta": 0.25, "min_rank": 1, "init": "glorot"}
 PAPER: dict[str, Any] = {"schedule": "constant", "warmup": 0, "plain_epochs": 0, "update_bn": 0}
-PAPER_OPTIONS: dict[str, dict[str, Any]] = {"ksn": {**PAPERS_SEEDS, "over": "weights"}, "fksn": PAPERS_SEEDS}
+PAPERS_SIGMAS = {"rho_lr": 1.0, "kl": "automatic"}
+PAPER_OPTIONS: dict[str, dict[str, Any]] = {
+    "ksn": {**PAPERS_SEEDS, **PAPERS_SIGMAS, "over": "weights"},
+    "bnn": PAPERS_SIGMAS,
+    "fksn": PAPERS_SEEDS,
+}
 RECIPES = ("kernelseed", "paper")
 
 
