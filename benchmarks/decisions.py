@@ -1,7 +1,7 @@
 """Answers and sets with guarantees, on real data: how often they hold over many splits.
 
     kernelseed train --data fashion-mnist --method ksn --width 16 --epochs 3 --validation .1 --out runs/fashion \\
-        --delta .25 --over weights --warmup 0 --plain-epochs 0 --update-bn 4096
+        --delta .25 --over weights --kl automatic --rho-lr 1 --warmup 0 --plain-epochs 0 --update-bn 4096
     python benchmarks/decisions.py runs/fashion results/decisions.json
 
 The run's 16,000 predictions for images that it was not trained on are split again and again: a threshold and sets are

@@ -34,7 +34,8 @@ def digits():
 
 def trained(seed, epochs, x, y):
     torch.manual_seed(seed)
-    net, loss = ks.germinate(ks.models.resnet18(10, 1, stem="cifar", width=16), 0.25, over="weights"), ks.ELBO(len(x))
+    net = ks.germinate(ks.models.resnet18(10, 1, stem="cifar", width=16), 0.25, over="weights")
+    loss = ks.ELBO(len(x), kl_weight=ks.schedules.automatic())
     optimizer = torch.optim.Adam(net.parameters(), 2e-3)
     for _ in range(epochs):
         for rows in torch.randperm(len(x)).split(BATCH):

@@ -22,12 +22,13 @@ import kernelseed as ks
 from kernelseed.core import derive_seed
 from kernelseed.training import provenance, summarise
 
+SIGMAS = {"kl": "automatic", "rho_lr": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("baseline", {}),
     "dropout": ("dropout", {"rate": 0.05}),
-    "bnn": ("bnn", {}),
-    "ksn .25": ("ksn", {"delta": 0.25, "over": "weights"}),
-    "ksn 1": ("ksn", {"delta": 1.0, "over": "weights"}),
+    "bnn": ("bnn", SIGMAS),
+    "ksn .25": ("ksn", {"delta": 0.25, "over": "weights", **SIGMAS}),
+    "ksn 1": ("ksn", {"delta": 1.0, "over": "weights", **SIGMAS}),
 }
 SETTINGS: dict[str, Any] = {"widths": [50, 50], "steps": 2000, "batch_size": 64, "lr": 0.01, "samples": 50}
 

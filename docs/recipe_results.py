@@ -24,7 +24,7 @@ RESULTS = ROOT / "results/recipe"
 KEYS = ("accuracy", "nll", "ece")
 TOGETHER = 3
 """The networks of a deep ensemble: one for each seed."""
-NAMED = ("width", "sigma", "temperature")
+NAMED = ("width", "sigma", "kl", "temperature", "rho_lr")
 """The settings that a network's label says."""
 
 
@@ -67,13 +67,13 @@ def way_of(result: dict[str, Any]) -> str:
 def label_of(study: str, name: str, result: dict[str, Any]) -> str:
     """The method, and what else the run changes."""
     flat = flattened(listed(study)[name])
-    others = "".join(f", {setting} {flat[setting]}" for setting in NAMED if setting in flat)
+    others = "".join(f", {setting.replace('_', ' ')} {flat[setting]}" for setting in NAMED if setting in flat)
     return result["labels"][way_of(result)].replace("Baseline", "plain") + others
 
 
 def is_variant(name: str) -> bool:
-    """Whether a run is the recipe with another sigma or temperature."""
-    return name.startswith(("ksn-sigma", "ksn-cold"))
+    """Whether a run is the recipe with other sigmas."""
+    return name.startswith(("ksn-sigma", "ksn-cold")) or name.endswith("-drifting")
 
 
 def entries(study: str, suffix: str = "") -> dict[str, Entry]:
@@ -276,6 +276,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
     "recipe_sigmas": scaled_sigmas,
+    "recipe_cifar100": on_test_set("cifar100"),
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
     "recipe_confirmed": explored("confirm"),

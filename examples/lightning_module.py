@@ -19,7 +19,7 @@ class Digits(L.LightningModule):
         super().__init__()
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
         self.net = ks.germinate(model, delta=0.5, over="weights")
-        self.loss = ks.ELBO(num_data, kl_weight=ks.schedules.warmup(200, ks.schedules.automatic()))
+        self.loss = ks.ELBO(num_data, kl_weight=ks.schedules.warmup(200))
 
     def training_step(self, batch, batch_idx):
         terms = self.loss(self.net.draw(), *batch, step=self.global_step)

@@ -21,7 +21,7 @@ model = nn.Sequential(
     nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10)
 )  # fmt: skip
 net = ks.germinate(model, delta=0.25, over="weights")
-loss = ks.ELBO(num_data=len(train), kl_weight=ks.schedules.automatic())
+loss = ks.ELBO(num_data=len(train))
 optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
 for epoch in range(10):
     for x, y in DataLoader(train, batch_size=64, shuffle=True):

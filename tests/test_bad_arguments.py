@@ -88,6 +88,7 @@ VALUES = {
         ["num_batches is missing", "len(loader)"],
     ),
     "no warm-up": (lambda: ks.schedules.warmup(0), ["steps is 0", "at least one"]),
+    "no noise at all": (lambda: ks.schedules.settled(0), ["noise is 0", "above 0"]),
     "a negative factor": (lambda: ks.schedules.scaled(-1), ["factor is -1", "0 (none) or more"]),
     "step missing": (lambda: elbo(kl_weight=ks.schedules.blundell(3)), ["step is None", "blundell", "step=step"]),
     "step negative": (lambda: elbo(kl_weight=ks.schedules.warmup(3), step=-1), ["step is -1", "counted from 0"]),
@@ -143,7 +144,7 @@ TYPES = {
         lambda: ks.bayesianize(nn.Sequential(nn.Linear(3, 3), net())),
         ["model.1 is a BayesianModule", "ks.collapse(net)"],
     ),
-    "kl_weight a word": (lambda: ks.ELBO(4, kl_weight="automatic"), ["'automatic'", "schedules.automatic()"]),
+    "kl_weight a word": (lambda: ks.ELBO(4, kl_weight="automatic"), ["'automatic'", "schedules.settled()"]),
     "kl_weight a flag": (lambda: ks.ELBO(4, kl_weight=True), ["kl_weight is True", "a number or a schedule"]),
     "kl_weight not called": (
         lambda: ks.ELBO(4, kl_weight=ks.schedules.automatic),

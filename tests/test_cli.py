@@ -158,10 +158,8 @@ def test_every_setting_is_an_option_with_its_help_and_default(command):
         assert f"--{name.replace('_', '-')} " in text
         assert known.help[1:] in text
     assert "images that each draw's BatchNorm is re-estimated from; 0: its running statistics. [default: 0]" in text
-    assert (
-        "The weight of the KL: automatic, uniform, blundell, a number with 0 <= kl <= 1000000. [default: automatic]"
-        in text
-    )
+    weights = "settled, automatic, uniform, blundell, a number with 0 <= kl <= 1000000. [default: settled]"
+    assert f"The weight of the KL: {weights}" in text
     assert "The learning rate. [default: the method's]" in text
 
 

@@ -234,14 +234,18 @@ def test_a_subclass_restates_a_default_and_keeps_help_and_limits():
         ("ksn", {"lr": 10**400}, r"lr is 1000\d+\.\.\.\d+; allowed: 0 < lr"),
         ("ksn", {"lr": 10**5000}, r"lr is a int that is too long to print; allowed: 0 < lr"),
         ("ksn", {"rho_offset": float("nan")}, r"rho_offset is nan; allowed: -80 <= rho_offset <= 80"),
-        ("bnn", {"kl": "inf"}, r"kl is 'inf'; allowed: automatic"),
+        ("bnn", {"kl": "inf"}, r"kl is 'inf'; allowed: settled, automatic"),
         ("bnn", {"kl_warmup": 10**20}, r"kl_warmup is 1\d+; allowed: 0 <= kl_warmup <= 2147483647"),
         ("vogn", {"train_samples": [[[[[[[["deep"]]]]]]]] * 100}, r"train_samples is \[\[.{,200}; it must be of type"),
         ("ksn", {"name": "another"}, "name is no option of method 'ksn'"),
         ("dropout", {"rate": 1.0}, "rate is 1.0; allowed: 0 < rate < 1"),
         ("ksn", {"init": "modle"}, r"init is 'modle'; allowed: model, glorot .*Did you mean 'model'\?"),
-        ("bnn", {"kl": "unifrom"}, "kl is 'unifrom'; allowed: automatic, uniform, blundell, a number with 0 <= kl"),
-        ("ksn", {"kl": "-1"}, "kl is '-1'; allowed: automatic"),
+        (
+            "bnn",
+            {"kl": "unifrom"},
+            "kl is 'unifrom'; allowed: settled, automatic, uniform, blundell, a number with 0 <= kl",
+        ),
+        ("ksn", {"kl": "-1"}, "kl is '-1'; allowed: settled, automatic"),
         ("bnn", {"prior": 0}, "prior is 0; allowed: paper, blundell, a number with 1e-06 <= prior <= 1000000"),
     ],
 )
@@ -311,8 +315,10 @@ def test_variational_options_reach_the_objective():
     assert methods.make("bnn", kl=0.5).terms(net, x, y, Moment(9, 60)).kl_weight == 0.5  # a number, as one
     assert methods.make("ksn", prior="blundell").prior_value() == ks.ScaleMixture.blundell()
     weights = Moment(0, 100, num_weights=400, num_batches=2)
-    by_name = {kl: methods.make("ksn", kl=kl).schedule()(weights) for kl in ("automatic", "uniform", "blundell")}
-    assert by_name == pytest.approx({"automatic": 0.25, "uniform": 1.0, "blundell": 2 * 2 / 3})
+    by_name = {
+        kl: methods.make("ksn", kl=kl).schedule()(weights) for kl in ("settled", "automatic", "uniform", "blundell")
+    }
+    assert by_name == pytest.approx({"settled": 0.0125, "automatic": 0.25, "uniform": 1.0, "blundell": 2 * 2 / 3})
 
 
 @pytest.mark.parametrize(
@@ -411,7 +417,7 @@ def test_the_mean_field_optimum_of_linear_regression(name):
 
     method = methods.make(name, rho_offset=-3.0, **({"delta": 1.0, "over": "weights"} if name == "ksn" else {}))
     net = method.build(nn.Linear(4, 4, bias=False).double())
-    elbo = ks.ELBO(n, ks.priors.Gaussian(t), likelihood=ks.likelihoods.Gaussian(s))
+    elbo = ks.ELBO(n, ks.priors.Gaussian(t), kl_weight=1, likelihood=ks.likelihoods.Gaussian(s))
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=300, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
 
     def expected_loss():

@@ -62,12 +62,12 @@ def test_a_number_is_a_constant_kl_weight(kl_weight):
 def test_defaults_are_the_same_in_python_methods_and_command():
     draw = ks.germinate(mlp(3, 5, 4), over="weights").draw()  # of 35 weights
     terms = ks.ELBO(num_data=7)(draw, X, Y)
-    same(terms, ks.ELBO(7, ks.ScaleMixture(), ks.schedules.automatic(), Categorical())(draw, X, Y))
-    assert terms.kl_weight == 7 / 35
+    same(terms, ks.ELBO(7, ks.ScaleMixture(), ks.schedules.settled(), Categorical())(draw, X, Y))
+    assert terms.kl_weight == 0.05 * 7 / 35
     for name in ("ksn", "bnn"):
         method = ks.methods.make(name)
         assert method.prior_value() == ks.ScaleMixture()
-        assert method.schedule()(Moment(0, 7, 35)) == 7 / 35
+        assert method.schedule()(Moment(0, 7, 35)) == 0.05 * 7 / 35
     assert ks.predict.__wrapped__.__defaults__ == (ks.training.Config().samples,) == (10,)
 
 
@@ -115,7 +115,7 @@ def test_the_loss_of_a_batch_estimates_that_of_the_data():
 def test_the_loss_may_be_given_inputs_outputs_or_an_nll(x):
     draw, loss = (
         ks.germinate(nn.Bilinear(3, 3, 4), over="weights").draw(),
-        ks.ELBO(60, kl_weight=ks.schedules.warmup(10)),
+        ks.ELBO(60, kl_weight=ks.schedules.warmup(10, 1)),
     )
     terms, output = loss(draw, x, Y, step=5), draw(X, X)
     same(terms, loss.of(output, Y, draw, step=5))
@@ -201,13 +201,14 @@ def test_blundell_may_learn_the_length_of_an_epoch_from_the_moment():
     assert ks.schedules.blundell()(Moment(1, 100, num_batches=3)) == ks.schedules.blundell(3)(at(1))
 
 
-def test_automatic_is_data_over_weights_and_at_most_one():
+def test_automatic_and_settled_are_shares_of_data_over_weights_and_at_most_one():
     assert [ks.schedules.automatic()(at(None, 60, n)) for n in (120, 60, 6, 0)] == [0.5, 1.0, 1.0, 1.0]
+    assert [ks.schedules.settled()(at(None, 60, n)) for n in (120, 6, 3, 0)] == [0.025, 0.5, 1.0, 1.0]
 
 
-def test_automatic_counts_the_bayesian_weights_of_the_draw():
+def test_settled_counts_the_bayesian_weights_of_the_draw():
     net = ks.germinate(mlp(3, 5, 4), where=lambda name, p: name == "0.weight", over="weights")
-    assert ks.ELBO(3)(net.draw(), X, Y).kl_weight == 3 / 15
+    assert ks.ELBO(3)(net.draw(), X, Y).kl_weight == 0.05 * 3 / 15
 
 
 def test_warmup_is_linear_and_then_out_of_the_way():
@@ -218,11 +219,14 @@ def test_warmup_is_linear_and_then_out_of_the_way():
         assert [schedule(at(step)) for step in (0, 2, 4, 9)] == pytest.approx([0, top / 2, top, top])
 
 
-def test_scaled_is_a_factor_and_says_what_settled_noise_costs():
+def test_scaled_is_a_factor():
     then = ks.schedules.warmup(4, 0.5)
     assert [ks.schedules.scaled(0.1, then)(at(step)) for step in (0, 2, 9)] == pytest.approx([0, 0.025, 0.05])
-    n, num_data, curvature = 7, 50, 3.0
-    weight = ks.schedules.scaled(0.03)(Moment(None, num_data, n))
+
+
+def test_noise_that_has_settled_costs_what_settled_allows():
+    n, num_data, curvature, noise = 7, 50, 3.0, 0.015
+    weight = ks.schedules.settled(noise)(Moment(None, num_data, n))
     std = torch.full((n,), 0.1, dtype=torch.float64, requires_grad=True)
     mean = torch.zeros(n, dtype=torch.float64)
     for _ in range(200):  # sigma settles where the expected loss of a quadratic, and the KL, balance
@@ -231,7 +235,7 @@ def test_scaled_is_a_factor_and_says_what_settled_noise_costs():
         kl = prior.kl(posterior.at_mean())
         (slope,) = torch.autograd.grad(cost + weight * kl / num_data, std)
         std = (std - 0.3 / curvature * slope).detach().requires_grad_()
-    assert cost.item() == pytest.approx(weight * n / (2 * num_data), rel=1e-4)
+    assert cost.item() == pytest.approx(noise, rel=1e-4)
 
 
 # --- likelihoods -----------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_every_config_is_the_papers():
     assert {run.config.width for run in Plan("mnist", "small").runs()} == {16}
     assert config_of("ksn-0.25").options == {
         "delta": 0.25, "min_rank": 1, "init": "glorot", "over": "weights",
-        "rho_offset": -5.0, "kl": "automatic", "prior": "paper",
+        "rho_offset": -5.0, "rho_lr": 1.0, "kl": "automatic", "prior": "paper",
     }  # fmt: skip
     assert config_of("bnn", kl="blundell").options["kl"] == "blundell"
     assert config_of("ours-bnn", kl="blundell").options == {}

@@ -79,7 +79,9 @@ def test_an_optimizer_by_name_takes_torchs_steps_and_decays_all_parameters(optio
         torch.testing.assert_close(mine, other)
 
 
-@pytest.mark.parametrize(("method", "options"), [("ksn", {}), ("ksn", {"over": "channels"}), ("fksn", {})])
+@pytest.mark.parametrize(
+    ("method", "options"), [("ksn", {"over": "weights", "rho_lr": 1.0}), ("ksn", {"rho_lr": 1.0}), ("fksn", {})]
+)
 def test_seeds_and_germinators_learn_at_rates_of_their_own(method, options):
     method = make(method, lr=0.01, seed_lr=2.0, germinator_lr=0.0, delta=0.5, min_rank=1, **options)
     net, (x, y) = method.build(mlp()), batch()
@@ -534,7 +536,10 @@ def test_the_defaults_are_the_recipe_and_the_papers_settings_have_a_name():
     assert [getattr(Config(epochs=10), name) for name in course] == ["cosine", 0.05, 2, 0]
     paper = Config.from_json({**recipe("paper", "ksn"), "epochs": 10})
     assert [getattr(paper, name) for name in course] == ["constant", 0, 0, 0]
-    assert paper.build_method() == make("ksn", delta=0.25, min_rank=1, init="glorot", over="weights")
+    assert paper.build_method() == make(
+        "ksn", delta=0.25, min_rank=1, init="glorot", over="weights", kl="automatic", rho_lr=1.0
+    )
+    assert Config.from_json(recipe("paper", "bnn")).build_method() == make("bnn", kl="automatic", rho_lr=1.0)
     assert recipe("kernelseed", "ksn") == {}
     with pytest.raises(ConfigError, match="recipe is 'papers'; allowed: kernelseed, paper"):
         recipe("papers", "ksn")

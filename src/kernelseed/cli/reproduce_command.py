@@ -67,9 +67,7 @@ def reproduce(
     results: Annotated[
         Path | None, typer.Option(help="A folder for copies of the results; what is there already is not run again.")
     ] = None,
-    kl: Annotated[
-        str, typer.Option(help="The KL's weight in the paper's rows: automatic, blundell, uniform or a number.")
-    ] = "automatic",
+    kl: Annotated[str, typer.Option(help="The KL's weight in the paper's rows: as in train --kl.")] = "automatic",
     vogn_samples: Annotated[int, typer.Option(min=1, help="VOGN's draws a training step; ten are slow.")] = 10,
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips in training.")] = False,
     update_bn: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelseed.reproduction.plan import BATCH_SIZE
 
 KL_WEIGHTS = {
+    "settled": "min(1, .05 N / number of weights)",
     "automatic": "min(1, N / number of weights)",
     "blundell": "Bayes by Backprop's 2^(M-i) / (2^M - 1) over the M batches of an epoch",
     "uniform": "1, so that the loss is the exact evidence lower bound",
