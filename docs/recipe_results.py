@@ -24,7 +24,7 @@ RESULTS = ROOT / "results/recipe"
 KEYS = ("accuracy", "nll", "ece")
 TOGETHER = 3
 """The networks of a deep ensemble: one for each seed."""
-NAMED = ("width", "sigma", "kl", "temperature", "rho_lr")
+NAMED = ("width", "dropout_in", "sigma", "kl", "temperature", "rho_lr")
 """The settings that a network's label says."""
 
 
@@ -170,10 +170,9 @@ def said(changes: dict[str, Any] | None) -> str:
 
 
 def flattened(changes: dict[str, Any] | None) -> dict[str, Any]:
-    """Settings, with the method's options among them."""
-    flat = {**(changes or {}), **(changes or {}).get("options", {})}
-    flat.pop("options", None)
-    return flat
+    """Settings, with the method's options and the model's arguments among them."""
+    given = dict(changes or {})
+    return {**given.pop("model_args", {}), **given.pop("options", {}), **given}
 
 
 def apart(study: str) -> Callable[[], str]:

@@ -131,6 +131,23 @@ def test_a_perceptron_has_the_widths_that_it_is_given_and_torchvisions_names():
     assert mlp(3, 4, (), widths=())(torch.randn(2, 4)).shape == (2, 3)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_dropout_after_every_layer_leaves_names_and_function_as_they_are(name):
+    torch.manual_seed(0)
+    inside, everywhere = (BUILDERS[name](3, 1, width=4, dropout_in=place).eval() for place in ("blocks", "layers"))
+    assert list(inside.state_dict()) == list(everywhere.state_dict())
+    everywhere.load_state_dict(inside.state_dict())
+    x = torch.randn(2, 1, 28, 28)
+    assert torch.equal(inside(x), everywhere(x))
+    blocks = {"resnet18": 8, "resnet50": 16}[name]
+    layers = [sum(isinstance(m, nn.Dropout) for m in net.modules()) for net in (inside, everywhere)]
+    assert layers == [blocks, 2 * blocks + 1]
+    dropped = ks.methods.make("dropout", rate=0.2).build(everywhere)
+    assert ks.models.from_recipe(ks.models.recipe(dropped)).layer1.dropout0.p == 0.2
+    with pytest.raises(ArgumentError, match="dropout_in is 'all'; allowed are blocks, layers"):
+        BUILDERS[name](3, 1, width=4, dropout_in="all")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from kernelseed.errors import ArgumentError
 from kernelseed.models.recipes import RecipeModel, dropout_rate, register, require_counts, require_rate
 
 STEMS = ("imagenet", "cifar", "small")
+DROPOUT_IN = ("blocks", "layers")
 
 
 class BasicBlock(nn.Module):
@@ -75,6 +77,14 @@ def _stage(
     return nn.Sequential(first, *(block(after, channels, 1, dropout) for _ in range(depth - 1)))
 
 
+def _dropping_after_each(stage: nn.Sequential, dropout: float) -> nn.Sequential:
+    """With a dropout layer after each block, which keeps its name."""
+    named = ((name, block, nn.Dropout(dropout)) for name, block in stage.named_children())
+    return nn.Sequential(
+        OrderedDict(pair for name, block, drop in named for pair in ((name, block), (f"dropout{name}", drop)))
+    )
+
+
 DEPTHS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
@@ -86,14 +96,23 @@ DEPTHS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
 class ResNet(RecipeModel):
     """He et al. (2016); see `resnet18` for the arguments."""
 
-    def __init__(self, builder: str, num_classes: int, in_channels: int, stem: str, width: int, dropout: float) -> None:
+    def __init__(
+        self, builder: str, num_classes: int, in_channels: int, stem: str, width: int, dropout: float, dropout_in: str
+    ) -> None:
         super().__init__()
         if stem not in STEMS:
             raise ArgumentError(f"stem is {stem!r}; allowed are {', '.join(STEMS)}.")
+        if dropout_in not in DROPOUT_IN:
+            raise ArgumentError(f"dropout_in is {dropout_in!r}; allowed are {', '.join(DROPOUT_IN)}.")
         require_counts(num_classes=num_classes, in_channels=in_channels, width=width)
         require_rate(dropout)
         self.builder = builder
-        self._arguments = {"num_classes": num_classes, "in_channels": in_channels, "stem": stem, "width": width}
+        self._arguments: dict[str, Any] = {
+            "num_classes": num_classes,
+            "in_channels": in_channels,
+            "stem": stem,
+            "width": width,
+        }
         kernel, stride = {"imagenet": (7, 2), "cifar": (3, 1), "small": (3, 2)}[stem]
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
@@ -105,6 +124,11 @@ class ResNet(RecipeModel):
         self.layer3 = _stage(block, depths[2], 2 * outside, 4 * width, 2, dropout)
         self.layer4 = _stage(block, depths[3], 4 * outside, 8 * width, 2, dropout)
         self.fc = nn.Linear(8 * outside, num_classes)
+        if dropout_in == "layers":
+            self._arguments["dropout_in"] = dropout_in
+            self.maxpool = nn.Sequential(nn.Dropout(dropout), self.maxpool)
+            for name in ("layer1", "layer2", "layer3", "layer4"):
+                setattr(self, name, _dropping_after_each(getattr(self, name), dropout))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -122,32 +146,51 @@ class ResNet(RecipeModel):
 
 @register
 def resnet18(
-    num_classes: int = 10, in_channels: int = 3, *, stem: str = "imagenet", width: int = 64, dropout: float = 0.0
+    num_classes: int = 10,
+    in_channels: int = 3,
+    *,
+    stem: str = "imagenet",
+    width: int = 64,
+    dropout: float = 0.0,
+    dropout_in: str = "blocks",
 ) -> ResNet:
     """ResNet-18. The paper's MNIST and Fashion-MNIST numbers fit the "imagenet" stem, its CIFAR numbers "cifar".
 
-    stem     "imagenet": 7x7 stride 2 and a max-pool; "cifar": 3x3 stride 1 and no pool; "small": 3x3 stride 2, no pool
-    width    channels of the first stage; 64 is the paper's, 16 is for small machines
-    dropout  the rate before each block's last convolution, where wide residual networks put it: dropping whole
-             residuals or the shortcut would cut the identity path, dropping after a BatchNorm would shift it
+    stem        "imagenet": 7x7 stride 2 and a max-pool; "cifar": 3x3 stride 1, no pool; "small": 3x3 stride 2, no pool
+    width       channels of the first stage; 64 is the paper's, 16 is for small machines
+    dropout     the rate before each block's last convolution, where wide residual networks put it: dropping whole
+                residuals or the shortcut would cut the identity path, dropping after a BatchNorm would shift it
+    dropout_in  "layers": also after every block and the first layer, so that every layer but that has inputs dropped
 
     >>> resnet18(10, in_channels=1, width=8)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    return ResNet("resnet18", num_classes, in_channels, stem, width, dropout)
+    return ResNet("resnet18", num_classes, in_channels, stem, width, dropout, dropout_in)
 
 
 @register
 def resnet34(
-    num_classes: int = 10, in_channels: int = 3, *, stem: str = "imagenet", width: int = 64, dropout: float = 0.0
+    num_classes: int = 10,
+    in_channels: int = 3,
+    *,
+    stem: str = "imagenet",
+    width: int = 64,
+    dropout: float = 0.0,
+    dropout_in: str = "blocks",
 ) -> ResNet:
     """ResNet-34; see `resnet18` for the arguments."""
-    return ResNet("resnet34", num_classes, in_channels, stem, width, dropout)
+    return ResNet("resnet34", num_classes, in_channels, stem, width, dropout, dropout_in)
 
 
 @register
 def resnet50(
-    num_classes: int = 10, in_channels: int = 3, *, stem: str = "imagenet", width: int = 64, dropout: float = 0.0
+    num_classes: int = 10,
+    in_channels: int = 3,
+    *,
+    stem: str = "imagenet",
+    width: int = 64,
+    dropout: float = 0.0,
+    dropout_in: str = "blocks",
 ) -> ResNet:
     """ResNet-50, of bottlenecks: a stage has four times its width on the outside; see `resnet18` for the arguments."""
-    return ResNet("resnet50", num_classes, in_channels, stem, width, dropout)
+    return ResNet("resnet50", num_classes, in_channels, stem, width, dropout, dropout_in)
