@@ -28,7 +28,8 @@ from kernelseed.training import Config, RunFolder, overlay, predict_split, train
 
 HERE = Path(__file__).parent
 BATCH_NORM_IMAGES = 4096
-"""Each network is tested with BatchNorm's running statistics, and ("... bn") with those of so many training images."""
+"""Studies that choose test each network with BatchNorm's running statistics, and ("... bn") with those of so many
+training images. The others use the running ones."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ def carry_out(job: Job, runs: Path, results: Path, data_dir: Path | None) -> Non
     net, result = run.network(), run.result()
     part, split = ("validation", data.validation) if data.validation else ("test", data.test)
     predictions = {way: run.prediction(part, way) for way in result["metrics"]}
-    again = replace(job.config, update_bn=BATCH_NORM_IMAGES)
-    predictions |= {f"{way} bn": (predict_split(net, split, data, again, way), split.labels) for way in predictions}
+    if data.validation:
+        again = replace(job.config, update_bn=BATCH_NORM_IMAGES)
+        predictions |= {f"{way} bn": (predict_split(net, split, data, again, way), split.labels) for way in predictions}
     result["metrics"] = {
         way: metrics.summary(found.probs.float(), labels) for way, (found, labels) in predictions.items()
     }
