@@ -53,8 +53,7 @@ results: $(READY)
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --kl blundell --rows ksn-0.25,bnn,ksn-1 --results results
 	$(BIN)/python -m kernelseed reproduce mnist --preset paper --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results
 	$(BIN)/python -m kernelseed reproduce mnist --preset paper --update-bn 4096 --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results
-	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows mc-drop --seeds 2 --results results
-	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows baseline,ours-ksn --seeds 3 --results results
+	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows baseline,mc-drop,ours-ksn --seeds 3 --results results
 	$(BIN)/python -m kernelseed reproduce cifar100 --preset medium --rows baseline --results results
 	$(BIN)/python experiments/recipe/run.py explore
 	$(BIN)/python experiments/recipe/run.py confirm
