@@ -107,8 +107,8 @@ def _probs(log_probs: np.ndarray) -> np.ndarray:
     return torch.from_numpy(log_probs.astype(np.float64)).softmax(1).numpy()
 
 
-def on_test_set(study: str, up: str = "../", short: bool = False) -> Callable[[], str]:
-    """All networks of a study on the test set, or without variants of the recipe; `up` leads to the root."""
+def on_test_set(study: str, up: str = "../") -> Callable[[], str]:
+    """The networks of a study on the test set, without variants of the recipe; `up` leads to the root."""
 
     def build() -> str:
         found, runs = entries(study), results_of(study)
@@ -125,11 +125,23 @@ def on_test_set(study: str, up: str = "../", short: bool = False) -> Callable[[]
                 str(len(entry.found)) if name in found and entry is found[name] else "1 each",
             ]
             for name, entry in [*found.items(), *together(study).items()]
-            if not (short and is_variant(name))
+            if not is_variant(name)
         ]
         return f"{table(heading, rows)}\n\n{made_by(study, runs, up)}"
 
     return build
+
+
+def with_other_sigmas() -> str:
+    """The recipe and its variants on the test sets."""
+    rows = []
+    for study in ("fashion-mnist", "cifar10"):
+        found = entries(study)
+        varied = {name.split("-")[0] for name in found if is_variant(name)}
+        for name, entry in found.items():
+            if name.split("-")[0] in varied:
+                rows.append([study, entry.label, *(entry.shown(key) for key in KEYS), str(len(entry.found))])
+    return table(["data", "Network", *(METRICS[key].heading for key in KEYS), "seeds"], rows)
 
 
 def command(study: str) -> str:
@@ -182,6 +194,8 @@ def apart(study: str) -> Callable[[], str]:
         rows = []
         others: list[str] = []
         for name, runs in results_of(study).items():
+            if is_variant(name):
+                continue
             others = list(runs[0].get("ood", {}))
             areas = [statistics.mean(run["ood"][other][way_of(run)]["entropy"] for run in runs) for other in others]
             rows.append([label_of(study, name, runs[0]), *(f"{area:.3f}" for area in areas), str(len(runs))])
@@ -269,12 +283,13 @@ def draw(path: Path) -> None:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    "recipe_in_short": on_test_set("fashion-mnist", up="", short=True),
+    "recipe_in_short": on_test_set("fashion-mnist", up=""),
     "recipe_fashion_mnist": on_test_set("fashion-mnist"),
     "recipe_apart": apart("fashion-mnist"),
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
     "recipe_sigmas": scaled_sigmas,
+    "recipe_other_sigmas": with_other_sigmas,
     "recipe_cifar100": on_test_set("cifar100"),
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
