@@ -37,8 +37,6 @@ class Benchmark:
     coresets: Mapping[str, Coreset]
     published: Mapping[str, float] = field(default_factory=dict)
     """The average accuracies after the last task that Nguyen et al. (2018) print, by approach."""
-    samples: int = 10
-    """The draws that a test averages, where the approach has any."""
 
     def config(self, name: str) -> dict[str, Any]:
         """The settings of an approach, as JSON."""
@@ -51,7 +49,6 @@ class Benchmark:
             "approach": type(approach).__name__,
             **asdict(approach),
             "coreset": asdict(coreset) if coreset else None,
-            "samples": self.samples if approach.random else 0,
         }
 
     def run(self, name: str, data_set: data.Dataset, seed: int, progress: bool) -> Result:
@@ -60,14 +57,7 @@ class Benchmark:
         tasks = self.make_tasks(data_set, seed)
         begun = time.perf_counter()
         found = learn(
-            tasks,
-            self.trunk(tasks[0], seed),
-            approach,
-            heads=self.heads,
-            coreset=coreset,
-            samples=self.samples,
-            seed=seed,
-            progress=progress,
+            tasks, self.trunk(tasks[0], seed), approach, heads=self.heads, coreset=coreset, seed=seed, progress=progress
         )
         seconds = round(time.perf_counter() - begun, 1)
         made = {"config": self.config(name), "seconds": seconds, **training.provenance()}
@@ -113,7 +103,6 @@ BENCHMARKS = {
         ),
         dict.fromkeys(("vcl-coreset", "vcl-ksn-coreset"), Coreset(40, "random", 50)),
         {"vcl": 0.970, "vcl-coreset": 0.984, "ewc": 0.631},
-        samples=100,  # as the authors
     ),
     "permuted-mnist": Benchmark(
         "Permuted MNIST: 10 tasks, one head",
