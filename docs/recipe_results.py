@@ -82,10 +82,17 @@ def entries(study: str, suffix: str = "") -> dict[str, Entry]:
         name: Entry(
             label_of(study, name, runs[0]),
             runs[0]["parameters"]["stored"],
-            [run["metrics"][f"{way_of(run)}{suffix}"] for run in runs],
+            [{**run["metrics"][f"{way_of(run)}{suffix}"], "too_sure": too_sure(run)} for run in runs],
         )
         for name, runs in results_of(study).items()
     }
+
+
+def too_sure(run: dict[str, Any]) -> float:
+    """How much larger the mean confidence is than the accuracy."""
+    log_probs, labels = read_log_probs(Path(run["log_probs"]))
+    probs = _probs(log_probs[way_of(run)])
+    return float(probs.max(1).mean() - (probs.argmax(1) == labels).mean())
 
 
 def together(study: str) -> dict[str, Entry]:
@@ -97,6 +104,7 @@ def together(study: str) -> dict[str, Entry]:
             probs = np.mean([_probs(log_probs[way_of(run)]) for run, (log_probs, _) in zip(runs, kept, strict=True)], 0)
             labels = torch.from_numpy(kept[0][1].astype(np.int64))
             summary = metrics.summary(torch.from_numpy(probs), labels)
+            summary["too_sure"] = float(probs.max(1).mean()) - summary["accuracy"]
             found[name] = Entry(
                 f"{TOGETHER} x {label_of(study, name, runs[0])}", TOGETHER * runs[0]["parameters"]["stored"], [summary]
             )
@@ -107,7 +115,7 @@ def _probs(log_probs: np.ndarray) -> np.ndarray:
     return torch.from_numpy(log_probs.astype(np.float64)).softmax(1).numpy()
 
 
-def on_test_set(study: str, up: str = "../") -> Callable[[], str]:
+def on_test_set(study: str, up: str = "../", short: bool = False) -> Callable[[], str]:
     """The networks of a study on the test set, without variants of the recipe; `up` leads to the root."""
 
     def build() -> str:
@@ -115,13 +123,15 @@ def on_test_set(study: str, up: str = "../") -> Callable[[], str]:
         if "plain" not in found:
             return f"Not run yet: `{command(study)}`."
         plain = found["plain"].parameters
-        heading = ["Network", "Params", "RS", *(METRICS[key].heading for key in KEYS), "seeds"]
+        sure = [] if short else ["too sure by"]
+        heading = ["Network", "Params", "RS", *(METRICS[key].heading for key in KEYS), *sure, "seeds"]
         rows = [
             [
                 entry.label,
                 f"{entry.parameters / 1e6:.2f}M",
                 f"{entry.parameters / plain:.2f}",
                 *(entry.shown(key) for key in KEYS),
+                *([] if short else [f"{entry.mean('too_sure'):+.4f}"]),
                 str(len(entry.found)) if name in found and entry is found[name] else "1 each",
             ]
             for name, entry in [*found.items(), *together(study).items()]
@@ -283,7 +293,7 @@ def draw(path: Path) -> None:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    "recipe_in_short": on_test_set("fashion-mnist", up=""),
+    "recipe_in_short": on_test_set("fashion-mnist", up="", short=True),
     "recipe_fashion_mnist": on_test_set("fashion-mnist"),
     "recipe_apart": apart("fashion-mnist"),
     "recipe_budgets": budgets,
