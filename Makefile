@@ -51,15 +51,15 @@ results: $(READY)
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --rows ours-ksn --seeds 3 --results results
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --update-bn 4096 --rows ksn-0.25,bnn,ksn-1 --results results
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --kl blundell --rows ksn-0.25,bnn,ksn-1 --results results
-	$(BIN)/python -m kernelseed reproduce mnist --preset paper --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results
+	$(BIN)/python -m kernelseed reproduce mnist --preset paper --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn,ours-ksn --results results
 	$(BIN)/python -m kernelseed reproduce mnist --preset paper --update-bn 4096 --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results
 	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows baseline,mc-drop,ours-ksn --seeds 3 --results results
-	$(BIN)/python -m kernelseed reproduce cifar100 --preset medium --rows baseline --results results
+	$(BIN)/python -m kernelseed reproduce cifar100 --preset medium --rows baseline,mc-drop,ours-ksn --results results
 	$(BIN)/python experiments/recipe/run.py explore
 	$(BIN)/python experiments/recipe/run.py confirm
 	$(BIN)/python experiments/recipe/run.py fashion-mnist
 	$(BIN)/python experiments/recipe/run.py cifar10
-	$(BIN)/python experiments/recipe/run.py cifar100 --only plain
+	$(BIN)/python experiments/recipe/run.py cifar100
 	$(BIN)/python experiments/recipe/run.py mnist
 	$(BIN)/python experiments/recipe/run.py budgets
 	$(BIN)/python -m kernelseed continual split-mnist --results results/continual
