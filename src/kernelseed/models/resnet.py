@@ -115,7 +115,7 @@ class ResNet(RecipeModel):
         }
         kernel, stride = {"imagenet": (7, 2), "cifar": (3, 1), "small": (3, 2)}[stem]
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
+        self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
         self.bn1 = nn.BatchNorm2d(width)
         block, depths = DEPTHS[builder]
         outside = width * block.expansion
