@@ -115,7 +115,7 @@ def test_gaussians_on_the_factors_train_predict_and_run_as_thin_layers(over):
         loss(net.draw(), x, y).loss.backward()
         optimizer.step()
     numbers = sum(weight.seed.numel() + weight.mean_germinator.numel() for weight in net.weights.values())
-    assert ks.ELBO(len(x))(net.draw(), x, y).kl_weight == len(x) / numbers
+    assert ks.ELBO(len(x))(net.draw(), x, y).kl_weight == 0.05 * len(x) / numbers
     draws = [net.draw().weights_only() for _ in range(2)]
     assert not torch.equal(draws[0](x), draws[1](x))
     operand = draws[0].samples["3.weight"].operand
