@@ -7,7 +7,7 @@ import footprint
 import subjects
 import torch
 import training_steps
-from timing import rounds
+from timing import pieces, rounds
 
 import kernelseed as ks
 
@@ -16,10 +16,7 @@ def small_networks(count):
     """Ten draws of a small network on 32 examples, compared with one pass of the plain one: `predict` in both."""
     found = {}
     for name, (make, x) in subjects.SMALL.items():
-        torch.manual_seed(0)
-        plain = make().eval()
-        nets = {"BNN": ks.bayesianize(plain), "KSN .25": ks.germinate(plain, 0.25, over="weights")}
-        nets |= {f"over {what}": ks.germinate(plain, 0.25, over=what) for what in ("factors", "channels")}
+        plain, nets = subjects.small(make)
 
         def predicted(net, samples, x=x):
             for _ in range(20):
@@ -31,6 +28,18 @@ def small_networks(count):
             named[f"{name}, {kind}"] = partial(predicted, net, 10)
             named[f"floor of {name}, {kind}"] = floors.of_draws(net, one_pass, x)
         found |= rounds(named, 2 * count, name)
+    return found
+
+
+def small_profile(count):
+    """Microseconds of `predict` with ten draws of the digits MLP, and of one pass of the plain one, by kind of work."""
+    make, x = subjects.SMALL["digits MLP"]
+    plain, nets = subjects.small(make)
+    found = {}
+    for name, net in {"plain": plain, **nets}.items():
+        predicted = partial(ks.predict, net, x, 0 if net is plain else 10, batch_size=len(x))
+        for piece, seconds in pieces(predicted, subjects.OF_A_PREDICTION, 20 * count).items():
+            found.setdefault(piece, {})[name] = round(seconds * 1e6)
     return found
 
 
@@ -151,6 +160,7 @@ PARTS = {
     f.__name__: f
     for f in (
         small_networks,  # first: in the memory that large networks leave, all of it takes longer, the floor too
+        small_profile,
         training_steps.steps,
         training_steps.steps_64,
         training_steps.steps_224,

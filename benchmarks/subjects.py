@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import kernelseed as ks
+from kernelseed.core import likelihoods, values
+from kernelseed.core.stacked import Ensemble
 from kernelseed.fast import trim
 
 NUM_DATA = 60_000
@@ -107,6 +109,23 @@ SMALL = {
         batch(32, (13,))[0],
     ),
 }
+
+
+OF_A_PREDICTION = {
+    "decoding": (ks.BayesianModule, "posterior"),
+    "the noise, times sigma": (values, "draw_values"),
+    "the layers": (Ensemble, "__call__"),
+    "averages and uncertainties": (likelihoods.Categorical, "predictive"),
+}
+"""The functions that do the work of a prediction, none within another."""
+
+
+def small(make):
+    """A small plain network, and Bayesian ones of it."""
+    torch.manual_seed(0)
+    plain = make().eval()
+    nets = {"BNN": ks.bayesianize(plain), "KSN .25": ks.germinate(plain, 0.25, over="weights")}
+    return plain, nets | {f"over {what}": ks.germinate(plain, 0.25, over=what) for what in ("factors", "channels")}
 
 
 class _Objective(torch.nn.Module):

@@ -158,6 +158,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "operations": numbers("operations", "a draw with its KL and gradients"),
     "predict": ratios("predict", "ten draws, batches of 250"),
     "small_networks": ratios("small_networks", "ten draws, 32 examples; twenty times"),
+    "small_profile": numbers("small_profile", "µs of a prediction of the digits MLP"),
     "factorised": ratios("factorised", "one forward (batch 1: twenty)"),
     "folded": ratios("folded", "BatchNorm folded, one forward (batch 1: twenty)"),
     "single_profile": numbers("single_profile", "one image"),
