@@ -49,6 +49,7 @@ PAGES = (
     "docs/recipe.md",
     "docs/reliability.md",
     "docs/reproduction.md",
+    "docs/reproduction-settings.md",
     "docs/tables.md",
     "docs/shift.md",
     "results/README.md",
