@@ -173,14 +173,17 @@ def explored(study: str) -> Callable[[], str]:
     def build() -> str:
         running, anew = entries(study), entries(study, " bn")
         heading = ["run", "what it changes", "RS", *(METRICS[key].heading for key in KEYS), "NLL, BatchNorm anew"]
-        plain = max(run["parameters"]["plain"] for runs in results_of(study).values() for run in runs)
+        results = results_of(study)
+        data = {name: runs[0]["config"]["data"] for name, runs in results.items()}
         rows = []
         for name, changes in listed(study).items():
             if name in running:
                 one = running[name]
+                alike = [results[other][0] for other in results if data[other] == data[name]]
+                relative = one.parameters / max(run["parameters"]["plain"] for run in alike)
                 numbers = [one.shown(key) for key in KEYS]
-                rows.append([name, said(changes), f"{one.parameters / plain:.2f}", *numbers, anew[name].shown("nll")])
-        return f"{table(heading, rows)}\n\n{made_by(study, results_of(study))}"
+                rows.append([name, said(changes), f"{relative:.2f}", *numbers, anew[name].shown("nll")])
+        return f"{table(heading, rows)}\n\n{made_by(study, results)}"
 
     return build
 
@@ -304,4 +307,5 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_mnist": on_test_set("mnist"),
     "recipe_explored": explored("explore"),
     "recipe_confirmed": explored("confirm"),
+    "recipe_cifar_choices": explored("cifar-choices"),
 }

@@ -79,26 +79,23 @@ def _judged(claim: Claim, shown: Table) -> Iterable[Verdict]:
 
 
 def claims_markdown(tables: Sequence[Table]) -> str:
-    """The verdicts on every table, side by side; claims whose rows were run nowhere are left out."""
+    """Our verdicts on every table, side by side, and the paper's; claims whose rows were run nowhere are left out."""
     judged = [verdicts(shown) for shown in tables]
-    heading = [
-        "claim",
-        "rows",
-        "metric",
-        *(f"{shown.title}, {where}" for shown in tables for where in ("paper", "here")),
-    ]
+    heading = ["claim", "rows", "metric", *(shown.title for shown in tables)]
     rows = [heading, ["---"] * len(heading)]
-    for verdict, *others in zip(*judged, strict=True):
-        if not any(each.ours for each in (verdict, *others)):
-            continue
-        claim = verdict.claim
-        rows.append([claim.text, f"{claim.first} / {claim.second}", METRICS[verdict.key].heading])
-        for each in (verdict, *others):
-            seeds = "1 seed" if each.seeds == 1 else f"{each.seeds} seeds"
-            for pair, word in ((each.paper, each.in_paper), (each.ours, f"**{each.here}** ({seeds})")):
-                rows[-1].append(_said(each.key, pair, word))
+    for same in zip(*judged, strict=True):
+        claim, key = same[0].claim, same[0].key
+        if any(verdict.ours for verdict in same):
+            cells = [claim.text, f"{claim.first} / {claim.second}", METRICS[key].heading]
+            rows.append([*cells, *map(_said, same)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _said(key: str, pair: tuple[float, float] | None, word: str) -> str:
-    return "" if pair is None else f"{word}: {' / '.join(map(METRICS[key].show, pair))}"
+def _said(verdict: Verdict) -> str:
+    parts = []
+    if verdict.ours is not None:
+        numbers = " / ".join(map(METRICS[verdict.key].show, verdict.ours))
+        parts.append(f"**{verdict.here}**: {numbers} ({'1 seed' if verdict.seeds == 1 else f'{verdict.seeds} seeds'})")
+    if verdict.paper is not None:
+        parts.append(f"paper: {verdict.in_paper}")
+    return "; ".join(parts)
