@@ -26,8 +26,8 @@ def processor_features() -> tuple[str, ...]:
 def processor_kind() -> str:
     """A short name for all processors that are alike in what matters here, such as "amd-avx512-bf16".
 
-    It consists of the maker, of the generation where that matters, of the vector units that torch uses, and of the units
-    for bfloat16.
+    It consists of the maker, of the generation where that matters, of the vector units that torch uses, and of the
+    units for bfloat16.
     """
     maker = _cpuinfo("vendor_id")
     names = [VENDORS.get(maker, maker.lower() or platform.machine().lower())]
