@@ -127,6 +127,18 @@ def test_costs_are_measured():
     assert current_costs() == known_costs(processor_kind())
 
 
+@pytest.mark.parametrize(
+    ("maker", "family", "kind"),
+    [("AuthenticAMD", "25", "amd-avx2"), ("AuthenticAMD", "26", "amd-zen5-avx2"), ("GenuineIntel", "26", "intel-avx2")],
+)
+def test_kinds_of_processors(maker, family, kind, monkeypatch):
+    said = {"vendor_id": maker, "cpu family": family, "flags": "avx2"}
+    monkeypatch.setattr("kernelseed.fast.processor._cpuinfo", lambda *keys: said[keys[0]])
+    monkeypatch.setattr("kernelseed.fast.processor.processor_features", lambda: ("avx2",))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert processor_kind.__wrapped__() == kind
+
+
 def test_products_for_many_draws_at_once():
     weights, x = torch.randn(3, 5, 2, 3, 3), torch.randn(64, 2, 2, 2)
     with assuming(POSITIONS):
