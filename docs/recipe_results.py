@@ -301,6 +301,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_apart": apart("fashion-mnist"),
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
+    "recipe_cifar10_long": on_test_set("cifar10-long"),
     "recipe_sigmas": scaled_sigmas,
     "recipe_other_sigmas": with_other_sigmas,
     "recipe_cifar100": on_test_set("cifar100"),
