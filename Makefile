@@ -53,7 +53,7 @@ results: $(READY)
 	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --kl blundell --rows ksn-0.25,bnn,ksn-1 --results results
 	$(BIN)/python -m kernelseed reproduce mnist --preset paper --rows baseline,ksn-0.25,bnn,mc-drop,fksn-0.25,ksn-1,ours-ksn,fksn-1,fksn-0.75,fksn-0.5,ksn-0.5 --results results
 	$(BIN)/python -m kernelseed reproduce mnist --preset paper --update-bn 4096 --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results
-	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows ksn-0.25,bnn,fksn-0.25 --results results
+	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows ksn-0.25,bnn,fksn-0.25,fksn-0.5 --results results
 	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows baseline,mc-drop,ours-ksn --seeds 3 --results results
 	$(BIN)/python -m kernelseed reproduce cifar100 --preset medium --rows baseline,ksn-0.25,bnn,mc-drop,fksn-0.25,ours-ksn --results results
 	$(BIN)/python experiments/recipe/run.py explore
