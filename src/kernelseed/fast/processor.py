@@ -12,7 +12,7 @@ FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx
 VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 GENERATIONS = {("AuthenticAMD", "26"): "zen5"}
 """Families that have the units of an older one, but are wider: Zen 5 multiplies 512 bits at once where Zen 4 takes two
-halves, and its memory is not faster."""
+halves."""
 
 
 @functools.cache
