@@ -112,13 +112,10 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
     def draw(self, generator: torch.Generator | None = None) -> dict[Tensor, Tensor]:
         """One draw w = mu + eps / sqrt(precision) of every random parameter; the parameters are not changed."""
         self._refuse_if_sampled("draw()")
-        generator = generator if generator is not None else self.generator
-        return {
-            p: p + standard_normal(p, generator) * self._precision(self._state(p, group), group).rsqrt()
-            for group in self.param_groups
-            for p in group["params"]
-            if self._is_random(p)
-        }
+        posterior = self._posterior()
+        drawn = {p: torch.empty_like(p) for p in posterior}
+        draw_into(drawn, posterior, generator if generator is not None else self.generator)
+        return drawn
 
     @contextmanager
     def sampled(self, generator: torch.Generator | None = None) -> Iterator[None]:
@@ -128,11 +125,29 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
         outside of the block in which it was built is an autograd error, not a wrong gradient.
         """
         self._refuse_if_sampled("sampled()")
-        draw = self.draw(generator)
-        mean = {p: p.detach().clone() for p in draw}
+        posterior = self._posterior()
+        with self._restoring(posterior):
+            draw_into({p: p for p in posterior}, posterior, generator if generator is not None else self.generator)
+            yield
+
+    # The parts of a step
+
+    @torch.no_grad()
+    def _posterior(self) -> Moments:
+        """A copy of the mean, and the standard deviation, of every random parameter."""
+        return {
+            p: (p.detach().clone(), self._precision(self._state(p, group), group).rsqrt())
+            for group in self.param_groups
+            for p in group["params"]
+            if self._is_random(p)
+        }
+
+    @contextmanager
+    def _restoring(self, posterior: Moments) -> Iterator[None]:
+        """A block in which the parameters hold draws, and after which they hold the mean."""
+        mean = {p: value for p, (value, _) in posterior.items()}
         try:
             self._is_sampled = True
-            write(draw)
             yield
         finally:
             try:
@@ -143,8 +158,6 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
             finally:
                 self._is_sampled = False
 
-    # The parts of a step
-
     @torch.no_grad()
     def _step(self, terms: Callable[[], Iterable[Term]]) -> Tensor:
         """Update every parameter in `terms()`, all after the last draw; return the mean loss.
@@ -154,16 +167,19 @@ class PosteriorOptimizer(torch.optim.Optimizer, ABC):
         self._refuse_if_sampled("step()")
         total, count = torch.zeros(()), 0
         sums: Moments = {}
-        for _ in range(self.train_samples):
-            with self.sampled(), torch.enable_grad():
-                for loss, gradients in terms():
-                    total, count = total.to(loss) + loss.detach(), count + 1
-                    for p, (g, square) in gradients.items():
-                        if p not in sums:
-                            sums[p] = (torch.zeros_like(p), torch.zeros_like(p))
-                        G, Q = sums[p]
-                        G.add_(g)
-                        Q.addcmul_(g, g) if square is None else Q.add_(square)
+        posterior = self._posterior()  # it stays the same until the update
+        with self._restoring(posterior):
+            for _ in range(self.train_samples):
+                draw_into({p: p for p in posterior}, posterior, self.generator)
+                with torch.enable_grad():
+                    for loss, gradients in terms():
+                        total, count = total.to(loss) + loss.detach(), count + 1
+                        for p, (g, square) in gradients.items():
+                            if p not in sums:
+                                sums[p] = (torch.zeros_like(p), torch.zeros_like(p))
+                            G, Q = sums[p]
+                            G.add_(g)
+                            Q.addcmul_(g, g) if square is None else Q.add_(square)
         if not sums:
             raise ArgumentError(
                 "the loss depends on none of the parameters; it must run the model this optimizer was given, with "
@@ -233,6 +249,13 @@ def standard_normal(p: Tensor, generator: torch.Generator | None) -> Tensor:
     """Noise in the shape of p, drawn on the generator's device, so that a seed gives the same draw on every device."""
     device = p.device if generator is None else generator.device
     return torch.randn(p.shape, generator=generator, dtype=p.dtype, device=device).to(p.device)
+
+
+@torch.no_grad()
+def draw_into(places: dict[Tensor, Tensor], posterior: Moments, generator: torch.Generator | None) -> None:
+    """Write mean + noise std of each parameter into its place."""
+    for p, (mean, std) in posterior.items():
+        torch.addcmul(mean, standard_normal(p, generator), std, out=places[p])
 
 
 @torch.no_grad()
