@@ -145,7 +145,7 @@ def on_test_set(study: str, up: str = "../", short: bool = False) -> Callable[[]
 def with_other_sigmas() -> str:
     """The recipe and its variants on the test sets."""
     rows = []
-    for study in ("fashion-mnist", "cifar10"):
+    for study in ("fashion-mnist", "cifar10", "mnist", "budgets"):
         found = entries(study)
         varied = {name.split("-")[0] for name in found if is_variant(name)}
         for name, entry in found.items():
