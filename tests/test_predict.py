@@ -6,6 +6,7 @@ import sys
 import typing
 import weakref
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import kernelseed as ks
 from kernelseed import fast
 from kernelseed.core import prediction
+from kernelseed.core.dropout import DropoutPass
 from kernelseed.core.network import Posterior
 from kernelseed.core.prediction import predict
 from kernelseed.core.seeds import generator_for
@@ -275,6 +277,78 @@ def test_each_weight_is_decoded_and_each_draw_made_once_for_the_whole_data_set(m
     torch.testing.assert_close(p.probs, p.probs[:1].expand(12, 4), rtol=0, atol=1e-6)
 
 
+class Writes(nn.Module):
+    """It centres its input in place."""
+
+    def __init__(self, convolves=False):
+        super().__init__()
+        self.first = nn.Conv2d(1, 16, 1) if convolves else nn.Identity()
+        self.second = nn.Linear(256 if convolves else 16, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x.sub_(0.5).div_(0.25)).flatten(1))
+
+
+@pytest.mark.parametrize("convolves", [False, True], ids=["stacked", "one by one"])
+@pytest.mark.parametrize("norm", [False, True], ids=["", "update_bn"])
+def test_what_a_network_writes_into_its_input_is_not_seen_by_the_next_draw(convolves, norm):
+    written = Writes(convolves)
+    net = trained(ks.bayesianize(nn.Sequential(written, nn.BatchNorm1d(4)) if norm else written))
+    images, other = IMAGES.clone(), IMAGES.flip(0)
+    update = other.clone() if norm else None
+    found = ks.predict(net, images, 3, update_bn=update)
+    assert torch.equal(images, IMAGES)
+    assert update is None or torch.equal(update, other)
+    draws = [ks.predict(draw, IMAGES.clone(), update_bn=other.clone() if norm else None) for draw in
+             net.posterior().draws(3, generator_for("prediction", 0, 0))]  # fmt: skip
+    assert torch.allclose(found.probs, torch.stack([p.probs for p in draws]).mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["update_bn", "dropout"])
+def test_threads_that_predict_with_one_network_get_what_one_alone_gets(kind):
+    if kind == "dropout":
+        net, given = nn.Sequential(nn.Linear(3, 40), nn.ReLU(), nn.Dropout(0.4), mlp(40, 4)).eval(), {}
+        x = X
+    else:
+        net, x = images().eval(), IMAGES
+        given = {"update_bn": IMAGES}
+    before = state(net)
+    expected = ks.predict(net, x, 4, **given)
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(lambda _: ks.predict(net, x, 4, **given), range(12)):
+            assert torch.allclose(found.probs, expected.probs, atol=1e-6)
+    assert state(net) == before
+
+
+def test_a_number_beside_the_inputs_is_no_axis():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 4)
+
+        def forward(self, x, scale):
+            return self.layer(x) * scale
+
+    net = ks.bayesianize(Scaled())
+    found = ks.predict(net, [{"x": X, "scale": torch.tensor(2.0)}], 5)
+    wide = ks.predict(net, [{"x": X, "scale": torch.full((len(X), 1), 2.0)}], 5)
+    assert torch.allclose(found.probs, wide.probs, atol=1e-6)
+
+
+def test_an_empty_batch_of_a_loader_is_one_however_many_draws_there_are():
+    net = bayesian()
+    for samples in (3, 40):
+        assert ks.predict(net, [X[:5], X[:0], X[5:]], samples).probs.shape == (23, 4)
+
+
+def test_a_mean_without_bound_is_no_prediction():
+    x = X.clone()
+    x[0, :2] = -torch.inf
+    with pytest.raises(ks.errors.NonFiniteOutputError, match="NaN or infinity in 2 of 69 places"):
+        ks.predict(nn.Identity(), x, likelihood=ks.likelihoods.Gaussian(1.0))
+    assert ks.predict(nn.Identity(), x).probs[0].tolist() == [0, 0, 1]  # a class may be ruled out
+
+
 def test_an_empty_tensor_has_an_empty_prediction():
     for net in (bayesian(), dropping()):
         p = ks.predict(net, X[:0], samples=3)
@@ -474,6 +548,15 @@ def test_dropout_layers_drop_what_they_say(layer, shape):
     assert (channels == channels[:, :, :1]).all() == (type(layer) is not nn.Dropout)
     assert not torch.equal(output[0], output[1])
     assert torch.equal(x, torch.ones(shape))
+
+
+@pytest.mark.parametrize(("layer", "shape"), [(nn.Dropout1d(0.5), (40, 6)), (nn.Dropout3d(0.5), (40, 2, 2, 2))])
+def test_an_input_without_a_batch_axis_loses_whole_channels(layer, shape):
+    x = torch.ones(shape)
+    draw = DropoutPass(nn.Sequential(layer).eval(), 0)
+    channels = draw(x).flatten(1)
+    assert (channels == channels[:, :1]).all()
+    assert set(channels.unique().tolist()) == {0.0, 2.0}
 
 
 def test_dropout_layers_and_passes_have_masks_of_their_own():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from kernelseed.core.twin import Attributes
 
 
 def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
@@ -25,15 +24,6 @@ def blank_statistics(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-@contextmanager
-def averaging(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """BatchNorm layers in train mode, their statistics plain averages over batches; back whatever happens."""
-    layers = list({layer: None for module in modules for layer in batch_norms(module).values()})
-    before = [(layer.training, layer.momentum) for layer in layers]
-    try:
-        for layer in layers:
-            layer.training, layer.momentum = True, None
-        yield
-    finally:
-        for layer, (training, momentum) in zip(layers, before, strict=True):
-            layer.training, layer.momentum = training, momentum
+def averaging(module: nn.Module) -> Attributes:
+    """BatchNorm layers in train mode, their statistics plain averages over batches: attributes for a call."""
+    return {layer: {"training": True, "momentum": None} for layer in batch_norms(module).values()}

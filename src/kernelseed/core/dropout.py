@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from kernelseed.core.seeds import generator_for
-from kernelseed.core.twin import call_with
+from kernelseed.core.twin import Attributes, run_with
 
 ELEMENTWISE = (nn.Dropout,)
 CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+UNBATCHED = {nn.Dropout1d: 2, nn.Dropout3d: 4}
+"""The axes of an input without a batch axis; PyTorch takes none of `nn.Dropout2d` as such."""
 
 
 def dropout_layers(module: nn.Module) -> list[_DropoutNd]:
@@ -33,27 +36,27 @@ class DropoutPass:
     skeleton: nn.Module
     seed: int
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     streams: list[torch.Generator] = field(default_factory=list)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on the next batch of the data set."""
         calls = 0
 
-        def drop(layer: Any, _: Any, output: Tensor) -> Tensor:
+        def drop(layer: _DropoutNd, *given: Any, **named: Any) -> Tensor:
             nonlocal calls
+            output = layer.forward(*given, **named)
             if calls == len(self.streams):
                 self.streams.append(generator_for("dropout mask", self.seed, calls, device=output.device))
             shape = output.shape
             if isinstance(layer, CHANNELWISE):
-                shape = torch.Size((*shape[:2], *(1 for _ in shape[2:])))
+                axes = 1 if output.dim() == UNBATCHED.get(type(layer)) else 2
+                shape = torch.Size((*shape[:axes], *(1 for _ in shape[axes:])))
             keep = 1 - layer.p
             mask = torch.rand(shape, generator=self.streams[calls], device=output.device) < keep
             calls += 1
             return output * mask / keep if keep > 0 else torch.zeros_like(output)
 
-        hooks = [layer.register_forward_hook(drop) for layer in dropout_layers(self.skeleton)]
-        try:
-            return call_with(self.skeleton, self.buffers, *args, **kwargs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        attributes: dict[nn.Module, Mapping[str, Any]] = dict(self.attributes)
+        attributes |= {layer: {"forward": partial(drop, layer)} for layer in dropout_layers(self.skeleton)}
+        return run_with(self.skeleton, self.buffers, attributes, args, kwargs)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from kernelseed.core.objective import is_positional
+from kernelseed.core.objective import call, is_positional
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 TARGET_KEYS = {"label", "labels", "target", "targets"}
@@ -71,13 +71,46 @@ def rows_of(x: Any) -> int | None:
 
 def to_device(x: Any, device: torch.device) -> Any:
     """Inputs moved, whatever holds them."""
+    return _each(x, lambda part: part.to(device))
+
+
+class SameInputs:
+    """Calls draws on the same inputs: none sees what another has written into them, and the user's stay as they are."""
+
+    def __init__(self) -> None:
+        self.written: bool | None = None
+        """Whether a network writes into its inputs; None before the first call."""
+
+    def __call__(self, draw: Any, x: Any) -> Any:
+        """The output of a draw."""
+        if self.written is False:
+            return call(draw, x)
+        own = _each(x, _copy)
+        before = _versions(own)
+        output = call(draw, own)
+        self.written = _versions(own) != before if before is not None else None
+        return output
+
+
+def _copy(part: Tensor | PackedSequence) -> Any:
+    return part._replace(data=part.data.clone()) if isinstance(part, PackedSequence) else part.clone()
+
+
+def _versions(x: Any) -> list[int] | None:
+    """How often each tensor was written into; None where it is not counted, in inference mode."""
+    tensors = list(tensors_of(x))
+    return None if any(t.is_inference() for t in tensors) else [t._version for t in tensors]
+
+
+def _each(x: Any, change: Callable[[Any], Any]) -> Any:
+    """The inputs with each tensor changed, whatever holds them."""
     if isinstance(x, (Tensor, PackedSequence)):
-        return x.to(device)  # type: ignore[arg-type]
+        return change(x)
     if isinstance(x, Mapping):
-        return {key: to_device(value, device) for key, value in x.items()}
+        return {key: _each(value, change) for key, value in x.items()}
     if isinstance(x, (tuple, list)):
-        moved = [to_device(value, device) for value in x]
-        return type(x)(*moved) if hasattr(x, "_fields") else type(x)(moved)  # a named tuple takes them one by one
+        parts = [_each(value, change) for value in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)  # a named tuple takes them one by one
     return x
 
 
@@ -102,7 +135,11 @@ def tensors_of(x: Any) -> Iterator[Tensor]:
             yield from tensors_of(value)
 
 
+def _row_sums(t: Tensor) -> Tensor:
+    return t.sum(tuple(range(1, t.dim()))) if t.dim() > 1 else t.reshape(-1)
+
+
 def _mark(x: Any) -> Tensor:
     """A number for each row, by which a batch is known again."""
-    sums = [t.detach().nan_to_num().reshape(len(t) if t.dim() else 1, -1).double().sum(1).cpu() for t in tensors_of(x)]
+    sums = [_row_sums(t.detach().nan_to_num().double()).cpu() for t in tensors_of(x)]
     return torch.cat(sums) if sums else torch.zeros(1)

@@ -14,7 +14,7 @@ from kernelseed.core.distributions import Decoded, Prior, Sample
 from kernelseed.core.joint import Joint, kl_terms
 from kernelseed.core.noise import Noise
 from kernelseed.core.posterior_prior import PosteriorPrior
-from kernelseed.core.twin import call_with
+from kernelseed.core.twin import Attributes, run_with
 from kernelseed.core.values import Values
 from kernelseed.core.weight_tree import WeightTree
 from kernelseed.core.weights import WeightDistribution, decode_together, sample_locally, sample_together
@@ -36,10 +36,12 @@ class Draw:
     aliases: Mapping[str, str] = field(default_factory=dict)
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
     """Buffers that this draw uses instead of those of the skeleton, such as its own BatchNorm statistics."""
+    attributes: Attributes = field(default_factory=dict)
+    """What modules have set while this draw runs, such as BatchNorm's mode while its statistics are estimated."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module with these weights and the given arguments."""
-        return call_with(self.skeleton, self.operands(), *args, **kwargs)
+        return run_with(self.skeleton, self.operands(), self.attributes, args, kwargs)
 
     def operands(self) -> dict[str, Tensor]:
         """The tensors that the module runs with: weights, or subclasses that stand for them, and buffers."""

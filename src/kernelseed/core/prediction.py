@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from kernelseed.core.arguments import check_count
 from kernelseed.core.batchnorm import averaging, batch_norms, blank_statistics
 from kernelseed.core.dropout import DropoutPass, dropout_layers
-from kernelseed.core.inputs import Data, Passes, rows_of, to_device
+from kernelseed.core.inputs import Data, Passes, SameInputs, rows_of, to_device
 from kernelseed.core.likelihoods import Categorical, Likelihood
 from kernelseed.core.network import BayesianModule, Draw
-from kernelseed.core.objective import call
 from kernelseed.core.predictive import Classification, Regression, concatenate, converted
 from kernelseed.core.seeds import derive_seed, generator_for
 from kernelseed.core.stacked import Ensemble
@@ -177,22 +176,22 @@ def _with_own_statistics(draws: list[AnyDraw], batches: Passes) -> list[AnyDraw]
     """The draws, each with BatchNorm statistics that are averages over these batches."""
     normed = {i: draw for i, draw in enumerate(draws) if batch_norms(draw.skeleton)}
     own = {i: replace(draw, buffers=blank_statistics(draw.skeleton)) for i, draw in normed.items()}
-    rows, empty = None, True
-    with averaging(draw.skeleton for draw in own.values()):
-        for batch in batches:
-            empty, before, rows = False, rows, rows_of(batch)
-            if rows == 1 and before is not None and before > 1:
-                continue  # what is left over after the last whole batch: one row has no variance
-            for draw in own.values():
-                _estimate(draw, batch)
+    estimating = [replace(draw, attributes=averaging(draw.skeleton)) for draw in own.values()]
+    rows, empty, run = None, True, SameInputs()
+    for batch in batches:
+        empty, before, rows = False, rows, rows_of(batch)
+        if rows == 1 and before is not None and before > 1:
+            continue  # what is left over after the last whole batch: one row has no variance
+        for draw in estimating:
+            _estimate(run, draw, batch)
     if empty:
         raise ArgumentError("update_bn yields no batches; give some training data, a few thousand examples.")
     return [own.get(i, draw) for i, draw in enumerate(draws)]
 
 
-def _estimate(draw: AnyDraw, batch: Any) -> None:
+def _estimate(run: SameInputs, draw: AnyDraw, batch: Any) -> None:
     try:
-        call(draw, to_device(batch, _device_of(draw)))
+        run(draw, to_device(batch, _device_of(draw)))
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise

@@ -17,7 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernelseed.core.dropout import DropoutPass
-from kernelseed.core.inputs import tensors_of
+from kernelseed.core.inputs import SameInputs, tensors_of
 from kernelseed.core.known_layers import KnownLayers
 from kernelseed.core.network import Draw
 from kernelseed.core.objective import call
@@ -41,25 +41,28 @@ class Ensemble:
         """How long a draw takes that computes hardly anything."""
         self._tensors = _stacked(draws, names, self._starting)
         self._layers = None if self._tensors is None else KnownLayers.of(skeleton, names, self._tensors)
-        self._checked = False
+        self._checked, self._run = False, SameInputs()
 
     def __call__(self, x: Any) -> list[Any]:
         """The outputs, in the order of the draws."""
         if self._tensors is None or not self._gains(x):
-            return [call(draw, x) for draw in self._draws]
+            return self._one_by_one(x)
         layers = self._layers if type(x) is Tensor else None
         if layers is not None or self._checked:
             # Whatever a module raises itself, it raises again one by one.
-            return self._tried(x, layers) or [call(draw, x) for draw in self._draws]
+            return self._tried(x, layers) or self._one_by_one(x)
         skeleton = self._draws[0].skeleton
         before = _state(skeleton)
-        first = call(self._draws[0], x)
-        outputs = self._tried(x, None) if before == _state(skeleton) else None
+        first = self._run(self._draws[0], x)
+        outputs = None if self._run.written or before != _state(skeleton) else self._tried(x, None)
         self._checked = outputs is not None and _close(outputs[0], first)
         if outputs is not None and self._checked:
             return outputs
         self._tensors = None
-        return [first, *(call(draw, x) for draw in self._draws[1:])]
+        return [first, *(self._run(draw, x) for draw in self._draws[1:])]
+
+    def _one_by_one(self, x: Any) -> list[Any]:
+        return [self._run(draw, x) for draw in self._draws]
 
     def _gains(self, x: Any) -> bool:
         """Whether starting a draw takes longer than writing its outputs, which leave the cache if draws run at once.
@@ -67,7 +70,7 @@ class Ensemble:
         Roughly: every weight gives its outputs at each position of the inputs.
         """
         assert self._tensors is not None
-        positions = max((t.numel() // (t.shape[-1] if t.is_floating_point() else 1) for t in tensors_of(x)), default=1)
+        positions = max((_positions(t) for t in tensors_of(x)), default=1)
         outputs = sum(stack.shape[1] for stack in self._tensors.values() if len(stack.shape) > 1)
         return self._starting > current_costs().moving(positions * outputs)
 
@@ -124,6 +127,11 @@ def _made_at_once(draws: Sequence[Any]) -> dict[str, Stack] | None:
             return None
     complete = all(len(stack) == len(draws) for stack in whole.values())
     return whole | {alias: whole[name] for alias, name in draws[0].aliases.items()} if whole and complete else None
+
+
+def _positions(t: Tensor) -> int:
+    """At how many places a layer would see it: in its rows, or, where its numbers are indices, in each of them."""
+    return t.numel() // max(1, t.shape[-1]) if t.is_floating_point() and t.dim() else t.numel()
 
 
 def _dense(stack: Stack) -> Tensor:

@@ -1,4 +1,4 @@
-"""Run a module with other tensors in place of some of its parameters and buffers.
+"""Run a module with other tensors in place of some of its parameters and buffers, and in other modes.
 
 The call runs on a twin: shallow copies of the modules that own a replaced tensor, and of all modules that contain them.
 The twin shares everything else with the original. A closure that captures a module during the call, such as the
@@ -30,9 +30,25 @@ def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kw
     >>> call_with(layer, {"weight": torch.ones(3, 2)}, torch.ones(1, 2))
     tensor([[2., 2., 2.]])
     """
-    if torch.compiler.is_compiling():  # a compiler can't trace the creation of modules, and does not need a twin
-        return torch.func.functional_call(module, dict(tensors), args, kwargs, tie_weights=False)
-    twins = make_twins(module, tensors)
+    return run_with(module, tensors, {}, args, kwargs)
+
+
+Attributes = Mapping[nn.Module, Mapping[str, Any]]
+"""What some modules have set during a call, such as the mode of a layer."""
+
+
+def run_with(
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    attributes: Attributes,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """The same with other attributes of modules, too. No other thread that calls the module sees them."""
+    if torch.compiler.is_compiling() and not attributes:
+        # A compiler can't trace the creation of modules, and does not need a twin.
+        return torch.func.functional_call(module, dict(tensors), tuple(args), dict(kwargs), tie_weights=False)
+    twins = make_twins(module, tensors, attributes)
     before = [[d.copy() for d in _dictionaries(twin)] for twin in twins.values()]
     output = twins.get(module, module)(*args, **kwargs)
     originals = {twin: original for original, twin in twins.items()}
@@ -41,9 +57,9 @@ def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kw
     return output
 
 
-def make_twins(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[nn.Module, nn.Module]:
-    """A twin for each module that owns or contains a replaced tensor."""
-    owned: dict[nn.Module, dict[str, Tensor]] = {}
+def make_twins(module: nn.Module, tensors: Mapping[str, Tensor], attributes: Attributes) -> dict[nn.Module, nn.Module]:
+    """A twin for each module that owns or contains a replaced tensor or attribute."""
+    owned: dict[nn.Module, dict[str, Tensor]] = {changed: {} for changed in attributes}
     for name, tensor in tensors.items():
         path, _, leaf = name.rpartition(".")
         owned.setdefault(module.get_submodule(path), {})[leaf] = tensor
@@ -60,6 +76,7 @@ def make_twins(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[nn.Modu
     twins = {original: _shallow_copy(original, replaced) for original, replaced in owned.items()}
     for original, twin in twins.items():
         _link(original, twin, twins)
+        vars(twin).update(attributes.get(original, {}))
     return twins
 
 
