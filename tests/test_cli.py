@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -341,6 +342,18 @@ def test_a_recipe_stands_below_the_file_and_the_options(command, refused, tmp_pa
     assert "recipe is 'papers'; allowed: kernelseed, paper" in said
 
 
+def test_the_start_of_sigma_is_that_of_what_is_random(command, tmp_path):
+    printed = command("train", "--print-config").json
+    assert (printed["options"]["over"], printed["options"]["sigma"]) == ("channels", 0.07)
+    (tmp_path / "c.json").write_text(json.dumps(printed))
+    for over in ("weights", "factors"):
+        anew = command("train", "--print-config", "--over", over).json["options"]["sigma"]
+        mixed = command("train", "--print-config", "--config", tmp_path / "c.json", "--over", over)
+        assert mixed.json["options"]["sigma"] == anew != 0.07
+    own = command("train", "--print-config", "--config", tmp_path / "c.json", "--over", "factors", "--sigma", "0.1")
+    assert own.json["options"]["sigma"] == 0.1
+
+
 def test_options_win_over_the_config_file_and_say_so(command, refused, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"epochs": 7, "seed": 3, "augment": True, "options": {"delta": 0.5, "lr": 0.1}}))
@@ -540,6 +553,12 @@ def test_a_temperature_is_fitted_on_what_was_held_out(command, refused, runs):
         assert scaled["settings"]["temperature"][way] != 1.0
         assert scaled["metrics"][way]["accuracy"] == plain["metrics"][way]["accuracy"]
         assert scaled["metrics"][way]["nll"] < plain["metrics"][way]["nll"]  # two epochs leave much to scale
+        kept, labels = RunFolder(runs / "ksn").prediction("test", way)
+        factor = ks.metrics.TemperatureScaling(scaled["settings"]["temperature"][way])
+        again = summarise(replace(kept, probs=factor.apply(kept.probs)), labels)
+        for metric in ("entropy", "aurc"):
+            assert scaled["metrics"][way][metric] == pytest.approx(again[metric], rel=1e-3)
+        assert scaled["metrics"][way]["mutual_information"] == plain["metrics"][way]["mutual_information"]
     message = refused("evaluate", runs / "plain", "--temperature")
     assert f"validation is 0.0 in {runs / 'plain'}, so there is nothing to fit a temperature on" in message
     assert "train a run with --validation 0.1" in message
@@ -588,6 +607,9 @@ def test_the_threshold_for_a_risk_comes_from_the_validation_split(command, refus
     assert "so there is nothing to take a threshold from; train a run with --validation 0.1" in message
     assert "risk is 2.0; allowed: 0 < risk < 1" in refused("predict", run.path, *digit_files, "--risk", 2)
     assert "even without an error it takes" in refused("predict", run.path, *digit_files, "--risk", 0.01)
+    message = refused("predict", run.path, *digit_files, "--risk", 0.4, "--samples", 4)
+    assert "samples is 4 with risk, whose guarantee is from the run's own predictions" in message
+    assert "leave samples out for 3 draws" in message
 
 
 def test_a_coverage_adds_the_conformal_set(command, refused, runs, digit_files, tmp_path):
@@ -605,7 +627,9 @@ def test_a_coverage_adds_the_conformal_set(command, refused, runs, digit_files, 
     assert "coverage is 1.5; allowed: 0 < coverage < 1" in refused("predict", run.path, *digit_files, "--coverage", 1.5)
 
 
-def test_without_its_training_data_a_run_predicts_and_says_what_is_missing(command, runs, digit_files, tmp_path):
+def test_without_its_training_data_a_run_predicts_and_says_what_is_missing(
+    command, refused, runs, digit_files, tmp_path
+):
     shutil.copytree(runs / "ksn", tmp_path / "a")
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     config["training"]["data"] = "folder:gone[a]"
@@ -616,6 +640,9 @@ def test_without_its_training_data_a_run_predicts_and_says_what_is_missing(comma
     p = ks.predict(ks.load(runs / "ksn"), ks.data.normalise(data.test.images[:10], data.mean, data.std), samples=3)
     confidences = [row["confidence"] for row in result.json["predictions"]]
     assert confidences == pytest.approx(p.confidence.tolist(), abs=1e-5)
+    message = refused("predict", tmp_path / "a", *digit_files, "--coverage", 0.8)
+    assert "gone[a] is not a folder" in message
+    assert "The guarantee of coverage is for draws with BatchNorm statistics of their own" in message
 
 
 def test_predictions_can_be_printed(command, runs, digit_files):

@@ -154,6 +154,10 @@ def test_the_cosine_and_the_warm_up_are_these_numbers():
         assert lr_factor("cosine", step, total, warmup) == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_cycle_of_one_step_learns():
+    assert lr_factor("onecycle", 0, 1) == 1
+
+
 @pytest.mark.parametrize("warmup", [0, 20, 1])
 def test_one_cycle_is_torchs(warmup):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)

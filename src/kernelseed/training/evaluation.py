@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelseed import metrics
 from kernelseed.core import Classification
 from kernelseed.data import Dataset
 from kernelseed.errors import ConfigError
@@ -74,7 +73,9 @@ def evaluate(
             held_out = predict_split(net, data.validation, data, config, way)
             scaling = TemperatureScaling.fit(held_out.probs, data.validation.labels)
             temperatures[way], scales[way] = scaling.temperature, scaling.apply
-            found["metrics"][way] |= metrics.summary(scaling.apply(inside[way].probs), data.test.labels)
+            scaled = summarise(replace(inside[way], probs=scaling.apply(inside[way].probs)), data.test.targets)
+            del scaled["mutual_information"]  # how far the draws disagree, which have no temperature
+            found["metrics"][way] |= scaled
     about = _about(folder, config, temperatures)
     folder.write_evaluation(found | about)
     parts = {}

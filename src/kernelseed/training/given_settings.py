@@ -18,7 +18,7 @@ MOST_YAML = 1 << 20
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run where those of `above` win. Another method leaves the options of the one below
-    behind, and another model its arguments.
+    behind, another model its arguments, and what is random its start of sigma.
 
     >>> overlay({"epochs": 5, "options": {"delta": 0.5}}, {"epochs": 50, "options": {"lr": 0.1}})
     {'epochs': 50, 'options': {'delta': 0.5, 'lr': 0.1}}
@@ -27,7 +27,9 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     for part in (below, above):
         known["options"].check(part.get("options", {}), ConfigError)
     method = below.get("method", known["method"].default)
-    kept = below.get("options", {}) if above.get("method", method) == method else {}
+    kept = dict(below.get("options", {})) if above.get("method", method) == method else {}
+    if (over := above.get("options", {}).get("over")) != kept.get("over", over):
+        kept.pop("sigma", None)  # a share of what is random no more
     data = above.get("data", below.get("data"))
     if above.get("model", model := below.get("model", default_model(data))) != model:
         below = {name: value for name, value in below.items() if name != "model_args"}

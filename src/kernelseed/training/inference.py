@@ -88,11 +88,19 @@ def predict_files(
 
     With `risk` and `confidence`, each is also marked to abstain from, or not, by `ks.abstention` on the run's
     validation split; with `coverage`, each has a set of classes, or the ends of an interval, by `ks.conformal` on the
-    same. Each draw gets its BatchNorm statistics from the run's training data, as in its test; where those are not at
-    hand, a warning says so. For `model`, `trust_model` and `data` see `evaluate`.
+    same. Both hold for predictions that are made as those of the validation split were, so `samples` is then 0 or the
+    run's. Each draw gets its BatchNorm statistics from the run's training data, as in its test; where those are not at
+    hand, a warning says so, or an error, if a threshold or a set depends on them. For `model`, `trust_model` and `data`
+    see `evaluate`.
     """
     folder = RunFolder(run)
     config, described = folder.training_config(), folder.config()["data"]
+    guaranteed = [name for name, given in (("risk", risk), ("coverage", coverage)) if given is not None]
+    if guaranteed and samples not in (None, 0, config.samples):
+        raise ConfigError(
+            f"samples is {samples} with {guaranteed[0]}, whose guarantee is from the run's own predictions of its "
+            f"validation split: leave samples out for {config.samples} draws, or take 0 for the mean."
+        )
     config = config if samples is None else replace(config, samples=samples)
     task = stored_task(described, folder.path)
     task.require_classes("risk", risk)
@@ -109,7 +117,7 @@ def predict_files(
     named, inputs = _read_files(described, files, folder.path)
     batch = max(1, min(BATCH, PIXELS_AT_ONCE // math.prod(described["image"][1:])))
     x = Batches(Split(inputs, torch.zeros(len(inputs), dtype=torch.int64)), described["mean"], described["std"], batch)
-    statistics = _statistics(config, data_dir, data) if batch_norms(net) else None
+    statistics = _statistics(config, data_dir, data, guaranteed) if batch_norms(net) else None
     p: Any = predict(net, x, config.samples, update_bn=statistics, seed=config.seed, likelihood=task.likelihood)
     outputs = next(iter(vars(p).values())).shape[1]
     if outputs != task.num_outputs:
@@ -169,12 +177,19 @@ def _held_out(folder: RunFolder, config: Config, purpose: str) -> tuple[Any, Ten
     return folder.prediction("validation", way)
 
 
-def _statistics(config: Config, data_dir: str | Path | None, data: Dataset | None) -> Batches | None:
+def _statistics(
+    config: Config, data_dir: str | Path | None, data: Dataset | None, guaranteed: Sequence[str]
+) -> Batches | None:
     """Training images for BatchNorm, if the run was tested with them and they are here."""
     if not config.update_bn:
         return None
     try:
         return statistics_batches(config.load_data(data_dir) if data is None else data, config)
     except DataError as error:
+        if guaranteed:
+            raise DataError(
+                f"{error} The guarantee of {guaranteed[0]} is for draws with BatchNorm statistics of their own, which "
+                "are made of the run's training data."
+            ) from error
         warnings.warn(f"no BatchNorm statistics for each draw: {error}", stacklevel=3)
         return None

@@ -22,7 +22,7 @@ def lr_factor(schedule: str, step: int, total: int, warmup: int = 0) -> float:
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
     """
     if schedule == "onecycle":
-        top = (warmup or round(0.3 * total)) - 1  # the step at which it is 1
+        top = (warmup or max(1, round(0.3 * total))) - 1  # the step at which it is 1
         if step <= top:
             return _half_cosine(START, 1.0, step / top if top else 1.0)
         return _half_cosine(1.0, END, (step - top) / (total - 1 - top))
