@@ -189,6 +189,46 @@ def test_checkpointing_computes_the_same_outputs_again():
     torch.testing.assert_close(*found)
 
 
+class Apart(nn.Module):
+    """One layer on two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1, bias=False)
+
+    def forward(self, a, b):
+        return self.layer(a) - self.layer(b)
+
+
+def test_a_layer_that_is_called_again_has_other_noise_on_another_input():
+    net = ks.bayesianize(Apart(), rho_offset=0.0)
+    a, b = torch.eye(2).split(1)
+    outputs = [torch.cat([net.draw(local=local)(a, b) for _ in range(2000)]) for local in (False, True)]
+    spreads = [found.std().item() for found in outputs]
+    sigma = torch.nn.functional.softplus(torch.tensor(0.0)).item()
+    assert spreads == pytest.approx([sigma * 2**0.5] * 2, rel=0.08)
+    draw = net.draw(local=True)
+    assert torch.equal(draw(a, b), draw(a, b))
+    assert not draw(a, a).any()
+
+
+def test_checkpointing_finds_the_noise_of_each_call():
+    class Twice(Apart):
+        def forward(self, a, b):
+            run = (lambda x: checkpoint(self.layer, x, use_reentrant=False)) if self.again else self.layer
+            return (run(a) * run(b) * run(a + b)).sum()
+
+    net, gradients = ks.bayesianize(Twice(), rho_offset=0.0), []
+    a, b = torch.randn(2, 5, 2, generator=generator()).unbind()
+    for net.skeleton.again in (False, True):
+        net.zero_grad()
+        net.draw(generator(), local=True)(a, b).backward()
+        gradients.append([p.grad.clone() for p in net.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.allclose(one, other)
+        assert one.any()
+
+
 def test_compiled_code_draws_ordinary_weights():
     net = every_parameter(nn.Linear(6, 5), seeds=False)
     x, found = torch.randn(3, 6), []

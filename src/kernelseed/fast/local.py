@@ -19,19 +19,22 @@ class LocalWeight(StandIn):
     An output of a linear layer has the mean x mu^T and the variance x^2 (sigma^2)^T, and so has one of a convolution,
     with convolutions for products. Every example has its own noise, so a minibatch's gradient varies less than with one
     weight for all. Positions of one example are independent as well, which those of one drawn weight are not: each has
-    the right distribution, not all of them together. A bias of this kind adds its mean and variance. All other
-    functions get one ordinary weight, drawn once.
+    the right distribution, not all of them together; so has a layer that is called again on another input. A bias of
+    this kind adds its mean and variance. All other functions get one ordinary weight, drawn once.
     """
 
     mu: Tensor
     sigma: Tensor
-    normal: Callable[[torch.Size], Tensor]
+    normal: Callable[[Tensor, torch.Size], Tensor]
 
     @classmethod
     def of(
-        cls, mu: Tensor, sigma: Tensor, normal: Callable[[torch.Size], Tensor], dense: Callable[[], Tensor]
+        cls, mu: Tensor, sigma: Tensor, normal: Callable[[Tensor, torch.Size], Tensor], dense: Callable[[], Tensor]
     ) -> LocalWeight:
-        """The weights as a tensor subclass; `normal(shape)` gives an output's noise, `dense()` the ordinary weight."""
+        """The weights as a tensor subclass.
+
+        `normal(x, shape)` gives the noise of the output for an input, `dense()` the ordinary weight.
+        """
         self = empty_of_shape(mu, mu.shape).as_subclass(cls)
         self.mu, self.sigma, self.normal, self.dense = mu, sigma, normal, dense
         return self
@@ -45,7 +48,7 @@ def _sampled(
     variance = layer(x.square(), weight.sigma.square(), bias_variance, *rest, **options)
     # An input of zeros has no variance, at which the slope of a root is infinite.
     std = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
-    return torch.addcmul(mean, std, weight.normal(mean.shape).to(mean.dtype))
+    return torch.addcmul(mean, std, weight.normal(x, mean.shape).to(mean.dtype))
 
 
 LAYERS = (

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import torch
 from torch import Tensor
 
-from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample, as_when_drawn, softplus
+from kernelseed.core.distributions import (
+    Decoded,
+    Gaussian,
+    Prior,
+    Sample,
+    as_when_drawn,
+    at_least_float32,
+    softplus,
+)
 from kernelseed.core.noise import Noise
 from kernelseed.core.rho import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
@@ -17,7 +25,11 @@ from kernelseed.core.weights.together import decode_together, sample_together
 from kernelseed.fast import LocalWeight
 
 OUTPUTS = 1
-"""The part of a weight's noise that is for outputs of its layer; an ordinary sample has part 0."""
+"""The part of a weight's noise that is for the first output of its layer; an ordinary sample has part 0.
+
+An output for another input has the next part. By their number, and not by their order alone, since activation
+checkpointing runs some of them a second time, and has to find the noise of the first.
+"""
 
 
 def sample_locally(weights: Iterable[WeightDistribution], noise: Noise) -> list[Sample]:
@@ -79,9 +91,11 @@ class LocalSample(Sample):
     def operand(self) -> Tensor:
         """A tensor subclass whose layers sample their outputs. The same draw gives the same input the same output."""
         mean, std = _mean_and_std(self._decoded)
+        calls: dict[Hashable, int] = {}
 
-        def normal(shape: torch.Size) -> Tensor:
-            return self._noise.for_part(OUTPUTS).normal(shape, std.dtype, std.device)
+        def normal(x: Tensor, shape: torch.Size) -> Tensor:
+            number = calls.setdefault(_mark(x), len(calls))
+            return self._noise.for_part(OUTPUTS + number).normal(shape, std.dtype, std.device)
 
         return LocalWeight.of(mean, std.to(mean.dtype), normal, lambda: self.value)
 
@@ -97,6 +111,16 @@ class LocalSample(Sample):
             exact = exact_kl(lambda: decoded, prior)
             return prior.kl(self) if exact is None else exact
         return prior.kl(self)
+
+
+@torch.no_grad()
+def _mark(x: Tensor) -> Hashable:
+    """By what an input is known again: its shape, and a sum in which no two of its numbers count alike."""
+    columns = max(1, x.shape[-1])
+    rows = at_least_float32(x).reshape(x.numel() // columns, columns)
+    across, down = (torch.arange(1, n + 1, device=x.device).to(rows).sin_() for n in reversed(rows.shape))
+    with torch.autocast(x.device.type, enabled=False):
+        return (*x.shape, (rows @ across).dot(down).item())
 
 
 def _mean_and_std(decoded: Gaussian | RhoGaussian) -> tuple[Tensor, Tensor]:
