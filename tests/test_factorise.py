@@ -59,6 +59,29 @@ def test_a_resnet_is_its_own_class_still_equal_and_mostly_thin():
     assert len(pairs) >= 12
 
 
+def test_layers_that_something_reads_from_outside_stay_dense():
+    torch.manual_seed(0)
+    encoder = ks.germinate(nn.TransformerEncoderLayer(64, 4, 256, batch_first=True), 0.25)
+    x = torch.randn(2, 3, 64)
+    assert torch.allclose(ks.factorise(encoder).eval()(x), ks.collapse(encoder).eval()(x), atol=1e-5)
+    hooked = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    hooked[0].register_forward_hook(lambda layer, given, output: 1 - output)
+    net = ks.germinate(hooked, 0.25)
+    thin = ks.factorise(net)
+    assert [type(layer) for layer in thin] == [nn.Linear, nn.Sequential]
+    assert torch.allclose(thin(x), ks.collapse(net)(x), atol=1e-5)
+
+
+def test_a_layer_in_two_places_is_replaced_in_both():
+    shared = nn.Linear(64, 64)
+    net = ks.germinate(nn.Sequential(shared, nn.ReLU(), shared), 0.25)
+    thin = ks.factorise(net)
+    assert thin[0] is thin[2]
+    assert type(thin[0]) is nn.Sequential
+    x = torch.randn(5, 64)
+    assert torch.allclose(thin(x), ks.collapse(net)(x), atol=1e-5)
+
+
 def test_tied_weights_stay_tied_and_dense():
     model = nn.Sequential(nn.Embedding(60, 40), nn.Linear(40, 60, bias=False))
     model[1].weight = model[0].weight

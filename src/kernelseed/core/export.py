@@ -68,7 +68,8 @@ def factorise(net: BayesianModule, *, fold_bn: bool = False, example: Any = None
 
     A germinated weight is the product of its germinator and its seed. Its layer therefore becomes a k x k convolution
     into C_pip channels and a 1 x 1 convolution (or the reverse, if the weight is transposed). At delta .25 a ResNet-18
-    then needs .28 of its multiplications. Layers for which that is not cheaper, and layers of other kinds, stay dense.
+    then needs .28 of its multiplications. Layers for which that is not cheaper, layers of other kinds, and layers with
+    hooks stay dense. A model whose own forward reads the weight of a layer can't run so: take `collapse`.
     The result equals `collapse(net)` up to rounding.
 
     >>> import kernelseed as ks
@@ -111,16 +112,17 @@ def _factorised(net: BayesianModule, fold_bn: bool, example: Any, layout: torch.
         factors = weight.factors()
         if leaf != "weight" or factors is None or name in net.weights.aliases.values():
             continue
-        if not _needs_less(layer, weight.shape, len(factors[1])):
+        if not _needs_less(layer, weight.shape, len(factors[1])) or _is_read_from_outside(layer, plain):
             continue
         pair = _laid_out(_pair(layer, weight.shape, *factors), layout)
         if layer in seen and _faster(layer, pair, seen[layer]):
             continue
+        pair.train(layer.training)
         if not path:
-            plain = pair.train(plain.training)
+            plain = pair
             break
-        parent, _, child = path.rpartition(".")
-        setattr(plain.get_submodule(parent), child, pair.train(layer.training))
+        for parent, child in _places(layer, plain):
+            setattr(parent, child, pair)
     plain = folding.fold_bn(plain, example) if fold_bn else plain
     return _laid_out(plain, layout)
 
@@ -135,6 +137,20 @@ def _needs_less(layer: nn.Module, shape: torch.Size, rank: int) -> bool:
         assert isinstance(layer, CONVOLUTIONS)
         return layer.groups == 1 and thin_is_cheaper(shape, rank, math.prod(layer.stride))
     return type(layer) is nn.Linear and thin_is_cheaper(shape, rank)
+
+
+def _is_read_from_outside(layer: nn.Module, module: nn.Module) -> bool:
+    """Whether something but the layer's own forward needs it as it is: a hook, or a parent that reads its weight.
+
+    PyTorch's encoder layers do that in eval mode. A forward of the user's that does can't be seen from here.
+    """
+    hooks = (value for name, value in vars(layer).items() if name.endswith("_hooks"))
+    return any(hooks) or any(isinstance(parent, nn.TransformerEncoderLayer) for parent, _ in _places(layer, module))
+
+
+def _places(layer: nn.Module, module: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Every parent that has the layer, and the name that it has there."""
+    return [(parent, name) for parent in module.modules() for name, child in parent._modules.items() if child is layer]
 
 
 def _inputs(module: nn.Module, example: Any) -> dict[nn.Module, Tensor]:
