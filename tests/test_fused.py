@@ -187,3 +187,13 @@ def test_a_source_that_does_not_compile_is_no_failure(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert kernels.library.__wrapped__() is None
     assert [file.name for file in (tmp_path / "kernelseed").iterdir()] == []
+
+
+@pytest.mark.parametrize("others", [-5.0, 2.0], ids=["all small", "large ones too"])
+def test_a_rho_that_is_not_a_number_shows(others):
+    net = ks.bayesianize(nn.Linear(300, 300, bias=False), rho_offset=others)
+    with torch.no_grad():
+        net.weights["weight"].rho[1, 2] = torch.nan
+    draw = net.draw()
+    assert draw.weights["weight"].isnan().nonzero().tolist() == [[1, 2]]
+    assert draw.kl(ks.ScaleMixture()).isnan()

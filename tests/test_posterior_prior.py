@@ -194,3 +194,42 @@ def test_two_tasks_in_turn_are_both_at_once_where_bayes_rule_is_exact(kind):
     found = net.weights["weight"].moments()
     torch.testing.assert_close(found.mean[0], weighted / precision, rtol=0, atol=1e-5)
     torch.testing.assert_close(found.std[0], precision.rsqrt(), rtol=1e-4, atol=0)
+
+
+def test_a_prior_that_is_learned_has_its_gradient():
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        spread = nn.Parameter(torch.tensor(0.3, dtype=dtype))
+        prior = {"weight": Gaussian(torch.zeros(3, 4, dtype=dtype), spread.exp().expand(3, 4), None)}
+        draw = ks.bayesianize(nn.Linear(4, 3, bias=False).to(dtype)).draw()
+        gradients.append(torch.autograd.grad(draw.kl(prior), spread)[0].item())
+    assert gradients[0] == pytest.approx(gradients[1], rel=1e-4)
+    assert 0 < gradients[1] < 12  # 12 weights, each narrower than its prior and near its mean
+
+
+class Stated(ks.WeightDistribution):
+    """A distribution of one's own, which states a mean and a standard deviation and no logarithm."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.shape, self.mean_of = weight.shape, nn.Parameter(weight.clone())
+
+    def moments(self):
+        return ks.Gaussian(self.mean_of, torch.full(self.shape, 0.1))
+
+    def spec(self):
+        return {"shape": list(self.shape)}
+
+    @classmethod
+    def from_spec(cls, spec):
+        return cls(torch.empty(spec["shape"]))
+
+
+def test_distributions_of_ones_own_have_a_kl_without_a_graph():
+    net = ks.convert(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), Stated)
+    prior = net.as_prior()
+    with torch.no_grad():
+        assert net.draw().kl(prior) == pytest.approx(0.0, abs=1e-4)
+        for sample in net.posterior().draw().samples.values():
+            assert sample.source.std is not None

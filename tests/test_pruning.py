@@ -414,3 +414,14 @@ class TestShrink:
         nn.init.constant_(broken.weights["0.weight"].seed, math.nan)
         with pytest.raises(ArgumentError, match=r"0.weight has weights that are not numbers"):
             ks.shrink(broken, 0.9)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda net: ks.prune(net, 0.5), lambda net: ks.shrink(net, 0.6)], ids=["prune", "shrink"]
+)
+def test_what_was_not_trained_is_not_trained_afterwards(change):
+    net = ks.germinate(nn.Linear(40, 40), 0.5, over="weights")
+    net.weights["weight"].mean_germinator.requires_grad_(False)
+    changed = change(net)
+    trained = {name.rpartition(".")[2]: p.requires_grad for name, p in changed.weights.named_parameters()}
+    assert trained == {"seed": True, "mean_germinator": False, "rho_germinator": True, "rho_offset": True}

@@ -214,3 +214,11 @@ def test_trims_plain_convolutions_only():
 
     model = trim(nn.Sequential(Own(1, 1, 3), nn.Conv2d(1, 1, 3), nn.Conv1d(1, 1, 3)))
     assert [type(layer) for layer in model] == [Own, TrimmedConv2d, nn.Conv1d]
+
+
+def test_by_position_has_the_type_of_the_convolution_under_autocast():
+    x, weight, bias = torch.randn(2, 8, 2, 2), torch.randn(4, 8, 3, 3), torch.randn(4)
+    down, across = windows(2, 3, 1, 1, 1), windows(2, 3, 1, 1, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = F.conv2d(x, weight, bias, padding=1)
+        assert by_position(x, weight, bias, down, across).dtype == expected.dtype == torch.bfloat16

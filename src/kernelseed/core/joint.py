@@ -142,8 +142,8 @@ class PartSample(Sample):
         return False
 
     def _slice(self) -> Gaussian:
-        mean, std, log_std = (self._in_shape(tensor) for tensor in self.whole.sample.source.stored())
-        return Gaussian(mean, std, log_std, self._swapped)
+        mean, std, *log_std = (self._in_shape(tensor) for tensor in self.whole.sample.source.stored())
+        return Gaussian(mean, std, log_std[0] if log_std else None, self._swapped)
 
     def _in_shape(self, flat: Tensor) -> Tensor:
         return stored_as(flat[self._place], self.value.shape, self._swapped)

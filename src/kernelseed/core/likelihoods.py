@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,17 +26,20 @@ class Likelihood(nn.Module, ABC, Generic[P]):
            `Categorical(read=lambda output: output.logits)`
     """
 
+    takes_minus_infinity: ClassVar[bool] = True
+    """Whether an output may be -infinity, as the logit of a class that is ruled out is."""
+
     def __init__(self, read: Callable[[Any], Tensor] | None = None) -> None:
         super().__init__()
         self._read = read
 
     def read(self, output: Any) -> Tensor:
         """The network's output as a tensor of at least float32 without NaN."""
-        return _sound(self._found(output))
+        return _sound(self._found(output), self.takes_minus_infinity)
 
     def read_draws(self, outputs: Sequence[Any]) -> Tensor:
         """The same for one output of each draw, stacked."""
-        return _sound(_stacked([self._found(output) for output in outputs]))
+        return _sound(_stacked([self._found(output) for output in outputs]), self.takes_minus_infinity)
 
     def _found(self, output: Any) -> Tensor:
         tensor = self._read(output) if self._read else output
@@ -123,6 +126,8 @@ class Gaussian(Likelihood[Regression]):
     Regression(mean=tensor([[13.]]), epistemic=tensor([[0.]]), aleatoric=tensor([[36.]]))
     """
 
+    takes_minus_infinity: ClassVar[bool] = False
+
     def __init__(
         self,
         noise: float | str = "learned",
@@ -186,15 +191,16 @@ def _stacked(outputs: Sequence[Tensor]) -> Tensor:
     return torch.stack(tuple(outputs))
 
 
-def _sound(tensor: Tensor) -> Tensor:
-    """At least float32; an error for NaN."""
-    # The largest number is NaN if there is one: a single pass.
-    if can_look_at(tensor) and tensor.numel() and not tensor.amax().item() < math.inf:
-        wrong = int((tensor.isnan() | tensor.isposinf()).sum())
-        raise NonFiniteOutputError(
-            f"the network's output has NaN or infinity in {wrong} of {tensor.numel()} places; look for them in the "
-            "input, or lower the learning rate."
-        )
+def _sound(tensor: Tensor, takes_minus_infinity: bool) -> Tensor:
+    """At least float32; an error for NaN and infinity."""
+    if can_look_at(tensor) and tensor.numel():
+        least, largest = tensor.aminmax()  # NaN if there is one: a single pass
+        if not (largest.item() < math.inf and (takes_minus_infinity or least.item() > -math.inf)):
+            wrong = tensor.isnan() | (tensor.isposinf() if takes_minus_infinity else tensor.isinf())
+            raise NonFiniteOutputError(
+                f"the network's output has NaN or infinity in {int(wrong.sum())} of {tensor.numel()} places; look for "
+                "them in the input, or lower the learning rate."
+            )
     return at_least_float32(tensor)
 
 

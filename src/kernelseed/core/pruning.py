@@ -113,10 +113,17 @@ def require_order(by: str) -> None:
 def rebuilt(net: BayesianModule, weights: Mapping[str, WeightDistribution]) -> BayesianModule:
     """A copy of the network with other distributions of the same shapes."""
     for name, weight in weights.items():
-        weight.requires_grad_(any(p.requires_grad for p in net.weights[name].parameters()))
+        trained = _trained(net.weights[name])
+        for part, parameter in _whole(weight).named_parameters():
+            parameter.requires_grad_(trained.get(part, any(trained.values())))
     other = BayesianModule(deep_copy(net.skeleton), weights, net.weights.aliases)
     other.training = net.training
     return other
+
+
+def _trained(weight: WeightDistribution) -> dict[str, bool]:
+    """Which of its parameters are trained."""
+    return {name: parameter.requires_grad for name, parameter in _whole(weight).named_parameters()}
 
 
 def _whole(weight: WeightDistribution) -> WeightDistribution:

@@ -12,13 +12,13 @@ enum { BLOCK = 2048, COUNTERS = BLOCK / 4, ROUNDS = 10 };
 static inline float as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline uint32_t as_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 
-/* fmaxf and fminf would be function calls because of NaN. */
+/* fmaxf and fminf would be function calls because of NaN. Of these a NaN comes out if it is b. */
 static inline float max_(float a, float b) { return a > b ? a : b; }
 static inline float min_(float a, float b) { return a < b ? a : b; }
 
 /* exp by 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; saturates instead of overflowing. */
 static inline float exp_(float x) {
-    x = min_(max_(x, -87.0f), 88.0f);
+    x = min_(88.0f, max_(-87.0f, x));
     float shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to the nearest integer */
     float n = shifted - 12582912.0f;
     float r = x - n * 0.693359375f + n * 2.12194440e-4f;
@@ -58,7 +58,7 @@ static inline float log1p_(float u) {
     return log_(y) + (u - (y - 1.0f)) / y;
 }
 
-static inline float softplus_(float x) { return max_(x, 0.0f) + log1p_(exp_(-fabsf(x))); }
+static inline float softplus_(float x) { return max_(0.0f, x) + log1p_(exp_(-fabsf(x))); }
 
 /* Philox needs both halves of the 64-bit products of its 32-bit words. Each word is in a 64-bit lane, whose upper half is
  * ignored: then a product is one instruction, and no shuffles are needed between the rounds. Without the intrinsics, gcc

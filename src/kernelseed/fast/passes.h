@@ -34,9 +34,9 @@ static inline int all_below(const float *x, int64_t n, float bound) {
 /* The standard deviations softplus(rho + shift) of a block; returns the sum of their logarithms. */
 static double deviations(const float *rho, float shift, float *std, int64_t n) {
     if (all_below(rho, n, -3.0f - shift))
-        for (int64_t j = 0; j < n; j++) std[j] = max_(softplus_of_small(rho[j] + shift), 1.17549435e-38f);
+        for (int64_t j = 0; j < n; j++) std[j] = max_(1.17549435e-38f, softplus_of_small(rho[j] + shift));
     else
-        for (int64_t j = 0; j < n; j++) std[j] = max_(softplus_(rho[j] + shift), 1.17549435e-38f);
+        for (int64_t j = 0; j < n; j++) std[j] = max_(1.17549435e-38f, softplus_(rho[j] + shift));
     double sum = 0.0;
     for (int64_t from = 0; from < n; from += RUN) {
         int64_t length = n - from < RUN ? n - from : RUN;

@@ -124,7 +124,7 @@ def by_position(input: Tensor, weight: Tensor, bias: Tensor | None, down: Window
         for columns, tap_columns in across
     ]
     output = torch.stack(outputs, 1).unflatten(1, (len(down), len(across)))
-    output = (output if bias is None else output + bias).permute(0, 3, 1, 2)
+    output = (output if bias is None else output + bias.to(output.dtype)).permute(0, 3, 1, 2)
     # In the memory format of the convolution, because a model may take a `view` of it.
     return output if input.stride(1) == 1 else output.contiguous()
 

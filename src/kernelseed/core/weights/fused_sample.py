@@ -70,4 +70,6 @@ def _gaussian_constants(prior: Prior) -> Sequence[Tensor] | None:
         prior = prior.moments()
     if type(prior) is not Gaussian or prior.std is None:
         return None
+    if torch.is_grad_enabled() and any(t.requires_grad for t in prior.stored()):
+        return None  # a prior that is learned: the gradient written down is not that of its tensors
     return prior.mean, prior.std, log_std_of(prior)
