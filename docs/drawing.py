@@ -20,7 +20,7 @@ import torch
 from benchmark_tables import results
 
 import kernelseed as ks
-from kernelseed.reproduction import draw_figure, read_results, write_figure
+from kernelseed.reproduction import draw_figure, read_results, write_panels
 from kernelseed.training.learning_rate import lr_factor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,7 +100,7 @@ def reproduction(root: Path) -> None:
 
     presets = presets_shown()
     results = {data: read_results(root / "results" / preset / data) for data, preset in presets.items()}
-    write_figure(draw_figure(results, presets), root / "docs" / "figures" / "reproduction")
+    write_panels(draw_figure(results, presets), root / "docs" / "figures" / "reproduction")
 
 
 def hero(path: Path) -> None:

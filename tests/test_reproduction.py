@@ -37,7 +37,7 @@ from kernelseed.reproduction import (
     running,
     table_latex,
     table_markdown,
-    write_figure,
+    write_panels,
 )
 from kernelseed.reproduction.claims import verdicts
 from kernelseed.reproduction.pairing import Evidence, compare
@@ -538,10 +538,10 @@ def test_the_figure_is_svg_and_png_with_the_same_bytes_again(tmp_path):
     results = {"mnist": {"baseline": [result(config_of("baseline"), GOOD)]}}
     figure = draw_figure(results)
     assert [len(axis.lines) for axis in figure.axes] == [32, 24, 24, 24]
-    paths = write_figure(figure, tmp_path / "figure")
+    paths = write_panels(figure, tmp_path / "figure")
     assert [path.name for path in paths] == ["figure.svg", "figure.png"]
     first = [path.read_bytes() for path in paths]
-    assert [path.read_bytes() for path in write_figure(draw_figure(results), tmp_path / "figure")] == first
+    assert [path.read_bytes() for path in write_panels(draw_figure(results), tmp_path / "figure")] == first
 
 
 def test_the_figure_needs_matplotlib_and_the_table_does_not(trainings, tmp_path, monkeypatch):

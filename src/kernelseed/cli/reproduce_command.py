@@ -31,7 +31,7 @@ from kernelseed.reproduction import (
     paper_table,
     table_latex,
     table_markdown,
-    write_figure,
+    write_panels,
 )
 from kernelseed.reproduction import reproduce as run_plan
 
@@ -143,7 +143,7 @@ def _figure(plan: Plan, out: Path, results: Path | None) -> list[Path]:
     """All four data sets, as far as there are results."""
     found = {name: collected(f"{plan.variant}/{name}", out, results) for name in DATA}
     try:
-        return write_figure(draw_figure(found, plan.preset), out / plan.variant / "figure-3")
+        return write_panels(draw_figure(found, plan.preset), out / plan.variant / "figure-3")
     except MissingPackageError as error:
         say(f"no figure: {literal(error)}")
         return []

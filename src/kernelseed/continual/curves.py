@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernelseed.continual.benchmarks import BENCHMARKS, Result, benchmark, read_results_of
-from kernelseed.core import whole_or_nothing
-from kernelseed.errors import DataError, MissingPackageError
+from kernelseed.errors import DataError
+from kernelseed.plots import new_figure, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,6 @@ COLOURS = {
     "vcl-ksn-coreset": "#65b891",
     "joint": "#1f2933",
 }
-STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "kernelseed"}
 
 
 @dataclass(frozen=True)
@@ -83,20 +82,10 @@ def lines_of(name: str, results: Sequence[Result]) -> list[Line]:
 
 def draw_curves(results: Path) -> Figure:
     """The average accuracy after each task, a panel for each benchmark; a band is from the worst to the best seed."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise MissingPackageError(
-            'matplotlib is not installed; the figure is drawn with it: pip install "kernelseed[all]".'
-        ) from None
     found = {name: lines for name in BENCHMARKS if (lines := lines_of(name, read_results_of(name, results)))}
     if not found:
         raise DataError(f"{results} has no results of a benchmark; run one first: kernelseed continual split-mnist.")
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(found), 4), layout="constrained")
-        FigureCanvasAgg(figure)
+    with new_figure(5.2 * len(found), 4) as figure:
         axes = figure.subplots(1, len(found), squeeze=False)[0]
         for axis, (name, lines) in zip(axes, found.items(), strict=True):
             _panel(axis, name, lines)
@@ -120,10 +109,5 @@ def _panel(axis: Axes, name: str, lines: Sequence[Line]) -> None:
 
 
 def write_curves(results: Path, path: Path) -> None:
-    """Draw them into a file, of the kind that its suffix says; the same results give the same bytes."""
-    figure = draw_curves(results)
-    import matplotlib as mpl
-
-    kind = path.suffix[1:] or "svg"
-    with whole_or_nothing(path) as scratch, mpl.rc_context(STYLE):
-        figure.savefig(scratch, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+    """Draw them into a file, of the kind that its suffix says."""
+    write_figure(draw_curves(results), path)

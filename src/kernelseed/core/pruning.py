@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from kernelseed.core.arguments import check_number
 from kernelseed.core.conversion import deep_copy
 from kernelseed.core.distributions import at_least_float32
 from kernelseed.core.network import BayesianModule
@@ -40,7 +40,7 @@ def prune(net: BayesianModule, sparsity: float = 0.75, by: str = "snr", *, seed:
     """
     require_bayesian(net, "pruned")
     require_order(by)
-    require_number("sparsity", sparsity, "the share of weights to set to zero")
+    check_number("sparsity", sparsity, "the share of weights to set to zero")
     if not 0 <= sparsity < 1:
         raise ArgumentError(f"sparsity is {sparsity}; it is the share of weights to set to zero: 0 <= sparsity < 1.")
     generator = generator_for("prune", seed)
@@ -96,12 +96,6 @@ def require_bayesian(net: Any, what: str) -> None:
             f"net is a {type(net).__name__}; only a BayesianModule can be {what}: make one with ks.bayesianize(model) "
             "or ks.germinate(model), and train it."
         )
-
-
-def require_number(name: str, value: Any, meaning: str) -> None:
-    """An error unless it is a number."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ArgumentTypeError(f"{name} is {value!r}; it must be a number: {meaning}.")
 
 
 def require_order(by: str) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kernelseed.core.arguments import check_number
 from kernelseed.core.distributions import at_least_float32
 from kernelseed.core.network import BayesianModule
-from kernelseed.core.pruning import rebuilt, require_bayesian, require_number, require_order
+from kernelseed.core.pruning import rebuilt, require_bayesian, require_order
 from kernelseed.core.seeds import generator_for
 from kernelseed.core.weights import Pruned, WeightDistribution
 from kernelseed.errors import ArgumentError
@@ -39,7 +40,7 @@ def shrink(net: BayesianModule, budget: float = 0.2, by: str = "snr", *, seed: i
     """
     require_bayesian(net, "shrunk")
     require_order(by)
-    require_number("budget", budget, "the share of the plain network's parameters that is left")
+    check_number("budget", budget, "the share of the plain network's parameters that is left")
     seeds = {name: Seed(name, weight) for name, weight in net.weights.items() if weight.rank is not None}
     _require_seeds(net, seeds)
     plain, stored = plain_parameters(net), _count(net)

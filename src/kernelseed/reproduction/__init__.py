@@ -5,7 +5,7 @@ reproduce(Plan("mnist", "small", networks=["baseline", "ksn-0.25"]), "runs/repro
 """
 
 from kernelseed.reproduction.claims import claims_markdown
-from kernelseed.reproduction.panels import draw_figure, figure_points, write_figure
+from kernelseed.reproduction.panels import draw_figure, figure_points, write_panels
 from kernelseed.reproduction.paper import published
 from kernelseed.reproduction.plan import DATA, NETWORKS, OWN_ROWS, ROWS, Plan, Row, Run
 from kernelseed.reproduction.presets import IMAGES, PRESETS, Preset
@@ -47,5 +47,5 @@ __all__ = [
     "short_commit",
     "table_latex",
     "table_markdown",
-    "write_figure",
+    "write_panels",
 ]

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelseed.core.files import whole_or_nothing
-from kernelseed.errors import MissingPackageError
 from kernelseed.metrics import METRICS
+from kernelseed.plots import new_figure, write_figure
 from kernelseed.reproduction.plan import DATA
 from kernelseed.reproduction.tables import Line, Table, paper_table
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -28,7 +25,6 @@ SERIES = {  # model: colour and marker
     "VOGN": ("#b03a48", "v"),
     "Baseline": ("#1f2933", "*"),
 }
-STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "kernelseed"}
 
 
 def draw_figure(
@@ -39,13 +35,7 @@ def draw_figure(
     Filled markers with a black rim are this library's own recipe. Bars are standard deviations over seeds. `presets`
     says which preset the results of each data set are of.
     """
-    mpl = _matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9.2, 6.9), layout="constrained")
-        FigureCanvasAgg(figure)
+    with new_figure(9.2, 6.9) as figure:
         axes = figure.subplots(2, 2).flatten()
         for axis, name in zip(axes, DATA, strict=True):
             preset = presets if isinstance(presets, str) else presets[name]
@@ -56,16 +46,6 @@ def draw_figure(
                       title="hollow: the paper; filled: ours; with a black rim: this library's own recipe; bars: seeds",
                       title_fontsize=8)  # fmt: skip
         return figure
-
-
-def _matplotlib() -> ModuleType:
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise MissingPackageError(
-            'matplotlib is not installed; the figure is drawn with it: pip install "kernelseed[all]".'
-        ) from None
-    return matplotlib
 
 
 def _panel(axis: Axes, shown: Table) -> None:
@@ -120,13 +100,9 @@ def figure_points(figure: Figure) -> str:
     )
 
 
-def write_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.svg, which also holds its points as text, and `stem`.png; the same figure gives the same bytes."""
-    mpl = _matplotlib()
+def write_panels(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.svg, which also holds its points as text, and `stem`.png."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
     for path in paths:
-        with whole_or_nothing(path) as scratch, mpl.rc_context(STYLE):
-            kind = path.suffix[1:]
-            metadata = {"Date": None, "Description": figure_points(figure)} if kind == "svg" else None
-            figure.savefig(scratch, format=kind, dpi=160, metadata=metadata)
+        write_figure(figure, path, figure_points(figure))
     return paths
