@@ -272,6 +272,8 @@ def test_fresh_weights_are_the_same_values_elsewhere():
         assert torch.equal(old.flatten().sort().values, new.flatten().sort().values)
         assert torch.equal(old, new) == bool((old == old.flatten()[0]).all()), name  # constants can't be told apart
     assert not torch.equal(model_with_fresh_weights(model).fc.weight, fresh.fc.weight)
+    padded = model_with_fresh_weights(nn.Embedding(5, 3, padding_idx=2)).weight
+    assert (padded == 0).all(1).tolist() == [False, False, True, False, False]
 
 
 def test_members_start_differently_and_train_as_if_alone():

@@ -88,9 +88,14 @@ class Ensemble(GradientMethod):
 
 @torch.no_grad()
 def model_with_fresh_weights(model: nn.Module) -> nn.Module:
-    """Another initialisation of any freshly initialised model: its independent weights, shuffled within each tensor."""
+    """Another initialisation of any freshly initialised model: its independent weights, shuffled within each tensor.
+
+    Zeros stay where they are, such as those of an embedding's padding.
+    """
     fresh = copy.deepcopy(model)
     for parameter in fresh.parameters():
         flat = parameter.flatten()
-        parameter.copy_(flat[torch.randperm(flat.numel(), device=flat.device)].view_as(parameter))
+        drawn = flat.nonzero()[:, 0]
+        flat[drawn] = flat[drawn[torch.randperm(len(drawn), device=flat.device)]]
+        parameter.copy_(flat.view_as(parameter))
     return fresh
