@@ -251,6 +251,24 @@ def test_every_method_trains_on_the_same_batches_and_its_network_loads(name, who
         assert torch.equal(ks.predict(net, x, samples=samples).probs, run.prediction("test", way)[0].probs)
 
 
+@pytest.mark.parametrize("name", ["baseline", "ensemble", "ksn"])
+def test_the_scores_of_an_epoch_are_those_of_the_posterior_mean_on_the_validation_split(name, whole):
+    _, run, _ = whole(**change(name), validation=0.25)
+    logged = run.metrics()[-1]
+    prediction, labels = run.prediction("validation", "mean")
+    assert logged["val_accuracy"] == pytest.approx(ks.metrics.accuracy(prediction.probs, labels), abs=1e-6)
+    assert logged["val_nll"] == pytest.approx(ks.metrics.nll(prediction.probs, labels), abs=1e-4)
+
+
+def test_a_run_in_double_precision_tests_and_predicts_images_in_single(whole):
+    config, run, _ = whole(**change("ksn"), precision="64-true")
+    net, data = ks.load(run.path), config.load_data()
+    assert {p.dtype for p in net.parameters()} == {torch.float64}
+    x = ks.data.normalise(data.test.images, data.mean, data.std)
+    assert x.dtype == torch.float32
+    assert torch.equal(ks.predict(net, x, samples=2).probs, run.prediction("test", "ensemble")[0].probs)
+
+
 def test_the_seed_decides_everything(whole, tmp_path):
     config, run, _ = whole(**change("ksn"))
     for seed in (0, 1):

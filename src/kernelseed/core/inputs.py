@@ -69,9 +69,17 @@ def rows_of(x: Any) -> int | None:
     return next((len(tensor) for tensor in tensors_of(x) if tensor.dim()), None)
 
 
-def to_device(x: Any, device: torch.device) -> Any:
-    """Inputs moved, whatever holds them."""
-    return _each(x, lambda part: part.to(device))
+def to_place(x: Any, device: torch.device, double: bool) -> Any:
+    """Inputs moved, whatever holds them; numbers in float32 become double if the network is."""
+
+    def move(part: Any) -> Any:
+        return part.to(device, torch.float64) if double and _dtype(part) == torch.float32 else part.to(device)
+
+    return _each(x, move)
+
+
+def _dtype(part: Tensor | PackedSequence) -> torch.dtype:
+    return part.data.dtype if isinstance(part, PackedSequence) else part.dtype
 
 
 class SameInputs:

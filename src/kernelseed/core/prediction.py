@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kernelseed.core.arguments import check_count
 from kernelseed.core.batchnorm import averaging, batch_norms, blank_statistics
 from kernelseed.core.dropout import DropoutPass, dropout_layers
-from kernelseed.core.inputs import Data, Passes, SameInputs, rows_of, to_device
+from kernelseed.core.inputs import Data, Passes, SameInputs, rows_of, to_place
 from kernelseed.core.likelihoods import Categorical, Likelihood
 from kernelseed.core.network import BayesianModule, Draw
 from kernelseed.core.predictive import Classification, Regression, concatenate, converted
@@ -90,13 +90,9 @@ def predict(
     check_count("batch_size", batch_size, 1, "a batch has at least one row")
     check_count("seed", seed, 0, "any such number does")
     likelihood = Categorical() if likelihood is None else likelihood
-    members: list[Member] = list(net) if isinstance(net, (Sequence, nn.ModuleList)) else [net]
-    if not members:
-        raise ArgumentError("net is an empty sequence; give at least one module or draw to average.")
+    members = _members(net)
     with evaluating([_module_of(member) for member in members]):
-        several, draws = _look_ahead(
-            chain.from_iterable(_draws(member, samples, seed, i) for i, member in enumerate(members))
-        )
+        several, draws = _look_ahead(_all_draws(members, samples, seed))
         batches = Passes("data", data, batch_size, several)
         training = None if update_bn is None else Passes("update_bn", update_bn, batch_size, several, same_order=False)
         found, count = _predict(draws, batches, training, likelihood)
@@ -121,10 +117,10 @@ def _predict(draws: Iterator[AnyDraw], data: Passes, training: Passes | None, li
         return None
     if training is not None:
         chunk = _with_own_statistics(chunk, training)
-    device = _device_of(chunk[0])
+    place = _place_of(chunk[0])
     ensemble, parts = Ensemble(chunk), []
     for x in data:
-        outputs = ensemble(_laid_out(to_device(x, device), chunk[0].skeleton))
+        outputs = ensemble(_laid_out(to_place(x, *place), chunk[0].skeleton))
         parts.append(converted(likelihood.predictive(outputs), torch.device("cpu")))
     if not parts:
         raise ArgumentError("data yields no batches; give a tensor, or a loader that can be iterated (again).")
@@ -140,12 +136,21 @@ def _laid_out(x: Any, skeleton: nn.Module) -> Any:
     return x.to(memory_format=current_costs().layout)  # every layer after keeps to it
 
 
-def make_draws(net: Member, samples: int, seed: int, member: int = 0) -> list[AnyDraw]:
-    """The networks to average: draws, dropout passes, or just the one network where nothing is random.
+def make_draws(net: Member | Sequence[Member], samples: int, seed: int) -> list[AnyDraw]:
+    """The networks to average: draws, dropout passes, or just the one network where nothing is random."""
+    return list(_all_draws(_members(net), samples, seed))
 
-    member  which of an ensemble it is: each has noise of its own
-    """
-    return list(_draws(net, samples, seed, member))
+
+def _members(net: Member | Sequence[Member]) -> list[Member]:
+    members: list[Member] = list(net) if isinstance(net, (Sequence, nn.ModuleList)) else [net]
+    if not members:
+        raise ArgumentError("net is an empty sequence; give at least one module or draw to average.")
+    return members
+
+
+def _all_draws(members: list[Member], samples: int, seed: int) -> Iterator[AnyDraw]:
+    """Each member of an ensemble has noise of its own."""
+    return chain.from_iterable(_draws(member, samples, seed, i) for i, member in enumerate(members))
 
 
 def _draws(net: Member, samples: int, seed: int, member: int) -> Iterator[AnyDraw]:
@@ -191,7 +196,7 @@ def _with_own_statistics(draws: list[AnyDraw], batches: Passes) -> list[AnyDraw]
 
 def _estimate(run: SameInputs, draw: AnyDraw, batch: Any) -> None:
     try:
-        run(draw, to_device(batch, _device_of(draw)))
+        run(draw, to_place(batch, *_place_of(draw)))
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
@@ -229,9 +234,9 @@ def _module_of(net: Member) -> nn.Module:
     raise ArgumentTypeError(f"net is or has a {type(net).__name__}; give a module, a draw, or a list of them.")
 
 
-def _device_of(draw: AnyDraw) -> torch.device:
-    """Where its tensors are. A skeleton whose parameters are all Bayesian may have none itself."""
+def _place_of(draw: AnyDraw) -> tuple[torch.device, bool]:
+    """Where its tensors are, and whether they are double. Where all parameters are Bayesian, the skeleton has none."""
     samples = draw.samples.values() if isinstance(draw, Draw) else ()
-    for tensor in chain(draw.skeleton.parameters(), draw.skeleton.buffers(), (sample.value for sample in samples)):
-        return tensor.device
-    return torch.device("cpu")
+    for tensor in chain(draw.skeleton.parameters(), (sample.value for sample in samples), draw.skeleton.buffers()):
+        return tensor.device, tensor.dtype == torch.float64
+    return torch.device("cpu"), False
