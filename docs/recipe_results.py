@@ -76,6 +76,11 @@ def is_variant(name: str) -> bool:
     return name.startswith(("ksn-sigma", "ksn-cold")) or name.endswith("-drifting")
 
 
+def differs_in_size(study: str, name: str) -> bool:
+    """Whether a run is a plain network or the recipe, of whatever size."""
+    return flattened(listed(study)[name]).keys() <= {"method", "width", "budget", "seeds"}
+
+
 def entries(study: str, suffix: str = "") -> dict[str, Entry]:
     """The networks of a study, by name, with BatchNorm's running statistics or (" bn") with those of each draw."""
     return {
@@ -238,8 +243,13 @@ CURVES = ("plain", "KSN")
 
 
 def by_size() -> dict[str, Entry]:
-    """The networks of Fashion-MNIST, the smallest first."""
-    found = {**entries("fashion-mnist"), **entries("budgets")}
+    """The networks of Fashion-MNIST that differ in kind or size, the smallest first."""
+    found = {
+        name: entry
+        for study in ("fashion-mnist", "budgets")
+        for name, entry in entries(study).items()
+        if differs_in_size(study, name)
+    }
     return dict(sorted(found.items(), key=lambda item: item[1].parameters))
 
 
@@ -252,7 +262,7 @@ def budgets() -> str:
     rows = [
         [entry.label, f"{entry.parameters / plain:.2f}", *(entry.shown(key) for key in KEYS), str(len(entry.found))]
         for name, entry in found.items()
-        if name.split("-")[0] in ("plain", "ksn") and not is_variant(name)
+        if name.split("-")[0] in ("plain", "ksn")
     ]
     heading = ["Network", "RS", *(METRICS[key].heading for key in KEYS), "seeds"]
     return f"{table(heading, rows)}\n\n{made_by('budgets', results_of('budgets'))}"
@@ -262,7 +272,7 @@ def draw(path: Path) -> None:
     """Accuracy, NLL and ECE against parameters, of the recipe's own sizes and of other budgets."""
     import matplotlib.pyplot as plt
 
-    found = {name: entry for name, entry in by_size().items() if not is_variant(name)}
+    found = by_size()
     if not found:
         return
     colours = {"plain": "#1f2933", "MC-Drop": "#d97706", "KSN": "#2a7f62", "BNN": "#7c5cbf", "FKSN": "#3b82c4"}
@@ -302,6 +312,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "recipe_budgets": budgets,
     "recipe_cifar10": on_test_set("cifar10"),
     "recipe_cifar10_long": on_test_set("cifar10-long"),
+    "recipe_cifar100_long": on_test_set("cifar100-long"),
     "recipe_sigmas": scaled_sigmas,
     "recipe_other_sigmas": with_other_sigmas,
     "recipe_cifar100": on_test_set("cifar100"),
