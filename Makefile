@@ -45,28 +45,11 @@ docs: $(READY)
 
 # The numbers of the README and the docs, made again: hours. What is in results/ already is not trained again.
 results: $(READY)
+	mkdir -p runs
 	$(BIN)/python -m kernelseed demo --out runs/results-demo --json > results/demo.json.part
 	mv results/demo.json.part results/demo.json
-	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --results results
-	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --rows ours-ksn --seeds 3 --results results
-	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --update-bn 4096 --rows ksn-0.25,bnn,ksn-1 --results results
-	$(BIN)/python -m kernelseed reproduce fashion-mnist --preset paper --kl blundell --rows ksn-0.25,bnn,ksn-1 --results results
-	$(BIN)/python -m kernelseed reproduce mnist --preset paper --rows baseline,ksn-0.25,bnn,mc-drop,fksn-0.25,ksn-1,ours-ksn,fksn-1,fksn-0.75,fksn-0.5,ksn-0.5 --results results
-	$(BIN)/python -m kernelseed reproduce mnist --preset paper --update-bn 4096 --rows baseline,mc-drop,ksn-0.25,fksn-0.25,bnn --results results
-	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows ksn-0.25,bnn,fksn-0.25,fksn-0.5 --results results
-	$(BIN)/python -m kernelseed reproduce cifar10 --preset medium --rows baseline,mc-drop,ours-ksn --seeds 3 --results results
-	$(BIN)/python -m kernelseed reproduce cifar100 --preset medium --rows baseline,ksn-0.25,bnn,mc-drop,fksn-0.25,ours-ksn --results results
-	$(BIN)/python experiments/recipe/run.py explore
-	$(BIN)/python experiments/recipe/run.py confirm
-	$(BIN)/python experiments/recipe/run.py fashion-mnist
-	$(BIN)/python experiments/recipe/run.py cifar-choices
-	$(BIN)/python experiments/recipe/run.py cifar10
-	$(BIN)/python experiments/recipe/run.py cifar10-long
-	$(BIN)/python experiments/recipe/run.py cifar100
-	$(BIN)/python experiments/recipe/run.py mnist
-	$(BIN)/python experiments/recipe/run.py budgets
-	$(BIN)/python -m kernelseed continual split-mnist --results results/continual
-	$(BIN)/python -m kernelseed continual permuted-mnist --results results/continual
+	$(BIN)/python docs/build.py --commands > runs/commands
+	PATH="$(abspath $(BIN)):$$PATH" sh -ex runs/commands
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

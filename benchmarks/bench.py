@@ -22,8 +22,8 @@ from footprint import MALLOC  # noqa: E402
 from rich.table import Table  # noqa: E402
 from timing import console  # noqa: E402
 
-from kernelseed.core.files import write_json  # noqa: E402
 from kernelseed.fast import processor_features, processor_kind  # noqa: E402
+from kernelseed.system.files import write_json  # noqa: E402
 from kernelseed.training.origin import provenance  # noqa: E402
 
 SETTING = "ResNet-18, width 64, ImageNet stem, batch 128, 1 x 28 x 28, Adam"

@@ -8,9 +8,9 @@ import argparse
 import dataclasses
 import json
 
-from kernelseed.core.files import write_json
 from kernelseed.fast.costs import TABLE, Costs
 from kernelseed.fast.processor import processor_kind
+from kernelseed.system.files import write_json
 from kernelseed.training.origin import provenance
 
 

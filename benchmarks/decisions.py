@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import kernelseed as ks
-from kernelseed.core import write_json
+from kernelseed.system import write_json
 from kernelseed.training import RunFolder, provenance
 
 RISK, CONFIDENCE, COVERAGE, SPLITS, CHOOSE = 0.05, 0.95, 0.9, 200, 6000

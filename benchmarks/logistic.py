@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 
-from kernelseed.core import derive_seed, write_json
+from kernelseed.core import derive_seed
 from kernelseed.optim import VOGN, Vadam
+from kernelseed.system import write_json
 from kernelseed.training import provenance
 
 PRIOR_PRECISION, EXAMPLES, SEEDS = 1.0, 200_000, 3
@@ -63,7 +64,7 @@ def trained(method, batch, seed, x, y):
     settings = {"prior_precision": PRIOR_PRECISION, "train_samples": 1, "generator": generator}
     memory = 1 - 50 / steps  # the curvature is an average over a fiftieth of the steps
     if method == "VOGN":
-        opt = VOGN([w], len(x), lr=0.1, betas=(0.0, memory), **settings)
+        opt = VOGN([w], len(x), lr=0.1 * batch / 32, betas=(0.0, memory), **settings)
     else:
         opt = Vadam([w], len(x), lr=0.02, betas=(0.9, memory), **settings)
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t / (0.02 * steps)))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 import kernelseed as ks
-from kernelseed.core.files import write_json
+from kernelseed.system.files import write_json
 from kernelseed.training.origin import provenance
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "precision.json"

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import kernelseed as ks
 from kernelseed.core import likelihoods, values
-from kernelseed.core.stacked import Ensemble
+from kernelseed.core.stacked import EachDraw
 from kernelseed.fast import trim
 
 NUM_DATA = 60_000
@@ -114,7 +114,7 @@ SMALL = {
 OF_A_PREDICTION = {
     "decoding": (ks.BayesianModule, "posterior"),
     "the noise, times sigma": (values, "draw_values"),
-    "the layers": (Ensemble, "__call__"),
+    "the layers": (EachDraw, "__call__"),
     "averages and uncertainties": (likelihoods.Categorical, "predictive"),
 }
 """The functions that do the work of a prediction, none within another."""

@@ -2,6 +2,7 @@
 
     python docs/build.py            write them
     python docs/build.py --check    fail if what is written differs from the result files
+    python docs/build.py --commands print what makes the result files again, for `make results`
 
 A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; what is between is replaced.
 """
@@ -164,16 +165,29 @@ def presets_shown() -> dict[str, str]:
     return {data: next(preset for preset in PRESETS if (ROOT / "results" / preset / data).is_dir()) for data in DATA}
 
 
+def tables() -> list[tuple[str, str]]:
+    """The folders of result files that are tables of the paper: preset and data."""
+    parts = (path.relative_to(ROOT / "results").parts for path in sorted((ROOT / "results").glob("*/*/")))
+    return [(folder, data) for folder, data in parts if folder.partition("-")[0] in PRESETS]
+
+
 def results_index() -> str:
     """What is in each folder of result files, and the command that makes them again."""
     rows = []
-    for path in sorted((ROOT / "results").glob("*/*")):
-        folder, data = path.relative_to(ROOT / "results").parts
-        if path.is_dir() and folder.partition("-")[0] in PRESETS:
-            found = read_results(path)
-            seeds = sum(map(len, found.values()))
-            rows.append([f"`{folder}/{data}`", ", ".join(found), str(seeds), _quoted(reproducing(folder, data))])
+    for folder, data in tables():
+        found = read_results(ROOT / "results" / folder / data)
+        seeds = sum(map(len, found.values()))
+        rows.append([f"`{folder}/{data}`", ", ".join(found), str(seeds), _quoted(reproducing(folder, data))])
     return table(["folder", "networks", "runs", "made by"], rows)
+
+
+def commands() -> list[str]:
+    """What trains everything again that tables and figures are made of; with the results in place, nothing."""
+    return [
+        *(line for folder, data in tables() for line in reproducing(folder, data)),
+        *(recipe_results.command(study) for study in recipe_results.studies()),
+        *(f"kernelseed continual {name} --results results/continual" for name in ("split-mnist", "permuted-mnist")),
+    ]
 
 
 VARIANTS: dict[str, dict[str, Any]] = {"": {}, "blundell": {"kl": "blundell"}, "update-bn": {"update_bn": 4096}}
@@ -338,6 +352,9 @@ def filled(page: str) -> str:
 
 
 def main() -> None:
+    if "--commands" in sys.argv:
+        print(*commands(), sep="\n")
+        return
     if "--check" in sys.argv:
         stale = [page for page in PAGES if filled(page) != (ROOT / page).read_text(encoding="utf-8")]
         sys.exit(f"{', '.join(stale)}: not what the result files say; run make docs" if stale else 0)

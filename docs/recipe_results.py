@@ -47,10 +47,14 @@ class Entry:
         return f"{text} ± {statistics.stdev(self.values(key)):.4f}" if len(self.found) > 1 else text
 
 
+def studies() -> dict[str, dict[str, Any]]:
+    """What is listed in `runs.yaml`, by name."""
+    return yaml.safe_load((ROOT / "experiments/recipe/runs.yaml").read_text(encoding="utf-8"))["studies"]
+
+
 def listed(study: str) -> dict[str, dict[str, Any]]:
     """What each run of a study changes."""
-    known = yaml.safe_load((ROOT / "experiments/recipe/runs.yaml").read_text(encoding="utf-8"))
-    return known["studies"][study]["runs"]
+    return studies()[study]["runs"]
 
 
 def results_of(study: str) -> dict[str, list[dict[str, Any]]]:

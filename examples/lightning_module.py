@@ -18,7 +18,7 @@ class Digits(L.LightningModule):
     def __init__(self, num_data: int) -> None:
         super().__init__()
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-        self.net = ks.germinate(model, delta=0.5, over="weights")
+        self.net = ks.germinate(model, delta=0.5)
         self.loss = ks.ELBO(num_data, kl_weight=ks.schedules.warmup(200))
 
     def training_step(self, batch, batch_idx):
@@ -31,7 +31,7 @@ class Digits(L.LightningModule):
         self.log("accuracy", (self.net(x).argmax(1) == y).float().mean())  # in eval mode: the posterior mean
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=3e-3)
+        return torch.optim.Adam(self.net.parameter_groups(lr=3e-3))
 
 
 def main() -> None:

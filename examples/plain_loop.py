@@ -20,9 +20,9 @@ train, test = random_split(data, [0.8, 0.2])
 model = nn.Sequential(
     nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10)
 )  # fmt: skip
-net = ks.germinate(model, delta=0.25, over="weights")
+net = ks.germinate(model, delta=0.25)
 loss = ks.ELBO(num_data=len(train))
-optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
+optimizer = torch.optim.Adam(net.parameter_groups(lr=2e-3))
 for epoch in range(10):
     for x, y in DataLoader(train, batch_size=64, shuffle=True):
         optimizer.zero_grad()

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import kernelseed as ks
 
-LENGTH, WORDS = 8, 12
+LENGTH, WORDS, EPOCHS, BATCH = 8, 12, 8, 64
 
 
 def sentences(count: int) -> list[dict[str, torch.Tensor]]:
@@ -35,17 +35,20 @@ config = BertConfig(
     max_position_embeddings=LENGTH, num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
 )  # fmt: skip
 train, test = sentences(1024), sentences(256)
-net = ks.germinate(BertForSequenceClassification(config), delta=0.5, over="weights")
+net = ks.germinate(BertForSequenceClassification(config), delta=0.5)
 likelihood = ks.likelihoods.Categorical(read=lambda output: output.logits)
-loss = ks.ELBO(len(train), kl_weight=ks.schedules.constant(1e-3), likelihood=likelihood)
-optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
-for epoch in range(8):
-    for batch in DataLoader(train, batch_size=64, shuffle=True):
+# A transformer from nothing learns little at first; with the whole KL from the start, its prior would hold it there.
+loss = ks.ELBO(len(train), kl_weight=ks.schedules.warmup(EPOCHS * len(train) // BATCH), likelihood=likelihood)
+optimizer = torch.optim.Adam(net.parameter_groups(lr=2e-3))
+step = 0
+for epoch in range(EPOCHS):
+    for batch in DataLoader(train, batch_size=BATCH, shuffle=True):
         labels = batch.pop("labels")
         optimizer.zero_grad()
-        terms = loss(net.draw(), batch, labels)
+        terms = loss(net.draw(), batch, labels, step=step)
         terms.loss.backward()
         optimizer.step()
+        step += 1
     print(f"epoch {epoch + 1}  nll {terms.nll:.3f}")
 
 prediction = ks.predict(net, DataLoader(test, batch_size=128), samples=10, likelihood=likelihood)

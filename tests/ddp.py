@@ -10,6 +10,7 @@ import kernelseed as ks
 
 NETS = {
     "seed": lambda: ks.germinate(mlp(3, 8, 4), 0.5, min_rank=2, over="weights"),
+    "channels": lambda: ks.germinate(mlp(3, 8, 4), 0.5, min_rank=2),
     "mean_field": lambda: ks.bayesianize(mlp(3, 8, 4)),
     "fixed": lambda: ks.germinate(mlp(3, 8, 4), 0.5, min_rank=2, fixed=True),
 }

@@ -11,6 +11,7 @@ from kernelseed.testing.kinds import KINDS, Tied, Twice  # noqa: F401
 DISTRIBUTIONS = {
     "mean_field": ks.bayesianize,
     "seed": lambda model: ks.germinate(model, 0.5, min_rank=1, over="weights"),
+    "channels": lambda model: ks.germinate(model, 0.5, min_rank=1),
     "fixed": lambda model: ks.germinate(model, 0.5, min_rank=1, fixed=True),
 }
 
@@ -23,7 +24,7 @@ def trained(net):
             leaf = name.rpartition(".")[2]
             if leaf in ("rho", "rho_offset"):
                 parameter.fill_(-2.0)
-            if leaf in ("rho", "rho_germinator"):
+            if leaf in ("rho", "rho_germinator", "seed_rho", "germinator_rho"):
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.add_(0.3 * noise.to(parameter.dtype))
     return net

@@ -40,6 +40,7 @@ def gradients(net, x):
 
 CONVERSIONS = {
     "ksn": lambda model: ks.germinate(model, 0.5, min_rank=1, over="weights"),
+    "channels": lambda model: ks.germinate(model, 0.5, min_rank=1),
     "bnn": ks.bayesianize,
     "fksn": lambda model: ks.germinate(model, 0.5, min_rank=1, fixed=True),
 }

@@ -18,7 +18,7 @@ from kernelseed.cli.app import app
 from kernelseed.continual.benchmarks import BENCHMARKS, read_results_of, run_benchmark
 from kernelseed.continual.curves import Line, draw_curves
 from kernelseed.continual.examples import Rows, one_epoch
-from kernelseed.core import write_json
+from kernelseed.system import write_json
 
 
 def task_of(n=20, shape=(4,), classes=3, **given):

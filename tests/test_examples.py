@@ -73,8 +73,9 @@ def test_lightning_module(tmp_path):
     out = run("lightning_module", tmp_path)
     assert number(r"10 draws: accuracy (\S+)", out) > 0.93
     assert number(r"  accuracy (\S+)", out) > 0.93
-    # The warm-up is over after 200 steps: .05 N / weights, and they are 64 x 128 + 128 x 10.
-    assert number(r"kl_weight (\S+)", out) == pytest.approx(0.05 * 1437 / 9472, abs=1e-4)
+    # The warm-up is over after 200 steps: .05 N / Gaussians, which are those of two seeds and two germinators.
+    gaussians = 32 * 128 + 64 * 32 + 10 * 128 + 10 * 10  # of rank 32 and, for the head, 10
+    assert number(r"kl_weight (\S+)", out) == pytest.approx(0.05 * 1437 / gaussians, abs=1e-4)
     assert number(r"wrong (\S+)", out) > number(r"right (\S+),", out)
 
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import kernelseed as ks
 from kernelseed.core import export
@@ -33,6 +34,19 @@ def test_two_thin_layers_equal_the_dense_mean(layer, shape):
         torch.testing.assert_close(thin(x), expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(net.mean()(x), expected, rtol=1e-4, atol=1e-5)  # a fixed one runs thin by itself
         assert sum(p.numel() for p in thin.parameters()) < sum(p.numel() for p in layer.parameters())
+
+
+@pytest.mark.parametrize(("size", "share"), [({"delta": 0.25}, 0.30), ({}, 0.63)], ids=["quarter", "default"])
+def test_the_share_of_a_resnets_multiplications_that_the_readme_says(size, share):
+    plain, x = ks.models.resnet18(in_channels=1).eval(), torch.zeros(1, 1, 28, 28)
+
+    def multiplications(model):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(x)
+        return counter.get_total_flops()
+
+    thin = ks.factorise(ks.germinate(plain, **size))
+    assert multiplications(thin) / multiplications(plain) == pytest.approx(share, abs=0.005)
 
 
 def test_layers_where_it_would_cost_more_and_other_kinds_stay_dense():

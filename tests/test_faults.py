@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader
 
 import kernelseed as ks
 from kernelseed import report
-from kernelseed.core import files
 from kernelseed.errors import ArgumentError, NonFiniteError, StorageError
+from kernelseed.system import files
 from kernelseed.training import Config, RunFolder, evaluate, predict_files, train, trainer, write_csv
 from kernelseed.training.run_schemas import RESULT_SCHEMA, RUN_SCHEMA
 

@@ -24,11 +24,12 @@ import kernelseed as ks
 from kernelseed import cli, report
 from kernelseed.cli import show
 from kernelseed.cli.show import comparison, literal
-from kernelseed.core import cell, printable, storage
+from kernelseed.core import storage
 from kernelseed.errors import KernelseedError, StorageError
 from kernelseed.report.page import SECTIONS
 from kernelseed.report.sections import Shown
 from kernelseed.report.svg import look
+from kernelseed.system import cell, printable
 from kernelseed.training import Config, RunFolder, describe_run, evaluate, predict_files, trainer
 
 FEW = settings(

@@ -15,8 +15,8 @@ from kinds import Tied, convnet, mlp
 from torch import nn
 
 import kernelseed as ks
-from kernelseed.core import files
 from kernelseed.errors import ArgumentError, MissingPackageError, StorageError
+from kernelseed.system import files
 
 
 def resnet(dropout=0.0):

@@ -59,13 +59,22 @@ LABELS = torch.tensor([0, 1, 2, 0])
 MODELS = {"resnet": (resnet, IMAGES), "vit": (vit, IMAGES), "bert": (bert, TEXT)}
 CONVERSIONS = {
     "seed": lambda model: ks.germinate(model, 0.5, min_rank=2, over="weights"),
+    "channels": lambda model: ks.germinate(model, 0.5, min_rank=2),
     "fixed": lambda model: ks.germinate(model, 0.5, min_rank=2, fixed=True),
     "mean_field": ks.bayesianize,
 }
 every = pytest.mark.parametrize("model", MODELS)
 converted = pytest.mark.parametrize(
     ("model", "conversion"),
-    [("resnet", "seed"), ("vit", "seed"), ("bert", "seed"), ("resnet", "fixed"), ("bert", "mean_field")],
+    [
+        ("resnet", "seed"),
+        ("vit", "seed"),
+        ("bert", "seed"),
+        ("vit", "channels"),
+        ("bert", "channels"),
+        ("resnet", "fixed"),
+        ("bert", "mean_field"),
+    ],
 )
 
 

@@ -13,7 +13,7 @@ import kernelseed as ks
 from kernelseed.core.joint import PartSample
 from kernelseed.core.known_layers import ELEMENTWISE
 from kernelseed.core.network import Draw
-from kernelseed.core.stacked import Ensemble
+from kernelseed.core.stacked import EachDraw
 from kernelseed.core.values import Values
 from kernelseed.fast import Costs, assuming, flat, kernels
 
@@ -210,7 +210,7 @@ def test_small_networks_run_their_draws_at_once(monkeypatch):
     made = draws(net)
     expected = [draw(X)["logits"] for draw in made]
     monkeypatch.setattr(Net, "forward", counted := Counted(Net.forward))
-    ensemble = Ensemble(made)
+    ensemble = EachDraw(made)
     for calls in (2, 3):  # the first batch is also run by one draw alone, to compare
         found = [output["logits"] for output in ensemble(X)]
         torch.testing.assert_close(found, expected)
@@ -237,7 +237,7 @@ def test_what_vmap_cannot_take_runs_one_by_one(extra):
     for _ in range(2):
         torch.manual_seed(0)
         expected = [draw(X)["logits"] for draw in made]
-        ensemble = ensemble or Ensemble(made)
+        ensemble = ensemble or EachDraw(made)
         before, seen = net.skeleton.calls.clone(), len(net.skeleton.seen)
         torch.manual_seed(0)
         found = [output["logits"] for output in ensemble(X)]
@@ -251,11 +251,11 @@ def test_what_vmap_cannot_take_runs_one_by_one(extra):
 @torch.no_grad()
 def test_large_networks_and_convolutions_run_one_by_one(monkeypatch):
     convolution = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(16, 3))
-    assert Ensemble(draws(ks.germinate(convolution, over="weights")))._tensors is None
+    assert EachDraw(draws(ks.germinate(convolution, over="weights")))._tensors is None
     net = ks.germinate(Net(), over="weights")
     with assuming(ONE_BY_ONE):
-        assert Ensemble(draws(net))._tensors is None
-    small = Ensemble(draws(net))
+        assert EachDraw(draws(net))._tensors is None
+    small = EachDraw(draws(net))
     assert small._tensors is not None
     monkeypatch.setattr(torch.func, "vmap", None)
     with assuming(ONE_BY_ONE):
@@ -347,10 +347,10 @@ def test_known_layers_compute_what_each_draw_computes(name, where, monkeypatch):
     expected = [draw(x.clone()) for draw in made]
     monkeypatch.setattr(torch.func, "vmap", None)
     given = x.clone()
-    torch.testing.assert_close(Ensemble(made)(given), expected)
+    torch.testing.assert_close(EachDraw(made)(given), expected)
     assert torch.equal(given, x)
     with pytest.raises(RuntimeError):
-        Ensemble(made)(X[:, :2])
+        EachDraw(made)(X[:, :2])
 
 
 @torch.no_grad()
@@ -366,12 +366,12 @@ def test_known_layers_of_factors_compute_what_each_draw_computes(name, delta, ov
         expected = [draw(x.clone()) for draw in made]
         torch.testing.assert_close([draw.weights for draw in made], samples_of(net, ONE_BY_ONE, 4, seed=2))
         if name != "activations":  # it changes its input, and vmap's result is compared with that of one draw
-            by_vmap = Ensemble(made)
+            by_vmap = EachDraw(made)
             by_vmap._layers = None
             torch.testing.assert_close(by_vmap(x.clone()), expected)
             assert by_vmap._checked
         monkeypatch.setattr(torch.func, "vmap", None)
-        at_once = Ensemble(made)
+        at_once = EachDraw(made)
         assert at_once._layers is not None
         monkeypatch.setattr(Draw, "__call__", None)  # not one by one
         torch.testing.assert_close(at_once(x.clone()), expected)
@@ -395,5 +395,5 @@ def test_what_is_not_known_is_not_run_as_if_it_were(change):
     if change == "train":
         net.skeleton[1].train()
     made = list(net.posterior().draws(4, generator(2)))
-    assert Ensemble(made)._layers is None
-    torch.testing.assert_close(Ensemble(made)(X), [draw(X) for draw in made])
+    assert EachDraw(made)._layers is None
+    torch.testing.assert_close(EachDraw(made)(X), [draw(X) for draw in made])

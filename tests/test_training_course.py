@@ -108,6 +108,33 @@ def test_sigmas_learn_at_a_rate_of_their_own(options):
     assert sum("rho" in leaf for leaf in found) == (1 if options is None else 2)
 
 
+def test_only_distributions_have_rates_of_their_own_whatever_a_model_calls_its_parameters():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rho, self.seed = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.layer(x + self.rho + self.seed)
+
+    net = ks.prune(ks.germinate(Named(), over="weights"), 0.5)
+    groups = net.parameter_groups(0.01, rho_lr=10.0, seed_lr=3.0, germinator_lr=2.0)
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    found = {name: rates[id(p)] for name, p in net.named_parameters()}
+    assert found == pytest.approx(
+        {
+            "skeleton.rho": 0.01,
+            "skeleton.seed": 0.01,
+            "skeleton.layer.bias": 0.01,
+            "weights.layer.weight.of.seed": 0.03,
+            "weights.layer.weight.of.mean_germinator": 0.02,
+            "weights.layer.weight.of.rho_germinator": 0.2,
+            "weights.layer.weight.of.rho_offset": 0.2,
+        }
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -22,8 +22,8 @@ import typer
 
 from kernelseed import metrics
 from kernelseed.core import BayesianModule, inverse_softplus
-from kernelseed.core.files import write_json
 from kernelseed.data import Split
+from kernelseed.system.files import write_json
 from kernelseed.training import RunFolder, predict_split, provenance
 
 IMAGES = 5000

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelseed.core.files import whole_or_nothing
 from kernelseed.errors import MissingPackageError
+from kernelseed.system import whole_or_nothing
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -21,8 +21,8 @@ from kernelseed.cli import (
     train_commands,
 )
 from kernelseed.cli.show import complain, literal
-from kernelseed.core import printable
 from kernelseed.errors import KernelseedError
+from kernelseed.system import printable
 
 app = typer.Typer(
     name="kernelseed",

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from kernelseed.core import parse_json
 from kernelseed.errors import ConfigError
 from kernelseed.methods import METHODS, Setting, options_of, settings_of
+from kernelseed.system import parse_json
 from kernelseed.training import Config
 
 

@@ -12,8 +12,8 @@ from kernelseed.cli.data_commands import DataDir, Json
 from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.run_commands import Run
 from kernelseed.cli.show import comparison, console, literal, narrow_table, print_json, say
-from kernelseed.core import write_text
 from kernelseed.errors import ArgumentError
+from kernelseed.system import write_text
 from kernelseed.training import RunFolder, prune_run, pruning_curve
 
 REMOVED = {"weights": "zeros", "channels": "of size"}

@@ -10,7 +10,6 @@ import typer
 
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.show import console, literal, narrow_table, print_json, say
-from kernelseed.core import make_folder, write_text
 from kernelseed.errors import MissingPackageError
 from kernelseed.reproduction import (
     DATA,
@@ -34,6 +33,7 @@ from kernelseed.reproduction import (
     write_panels,
 )
 from kernelseed.reproduction import reproduce as run_plan
+from kernelseed.system import make_folder, write_text
 
 TABLES = ("table.md", "table.tex")
 

@@ -13,8 +13,8 @@ from kernelseed.cli.data_commands import DataDir, Json
 from kernelseed.cli.found_tables import ood_tables, shift_tables
 from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.show import comparison, console, literal, megas, narrow_table, print_json, say
-from kernelseed.core import cell
 from kernelseed.errors import PathExistsError
+from kernelseed.system import cell
 from kernelseed.training import describe_run, evaluate, predict_files, write_csv
 
 Run = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]

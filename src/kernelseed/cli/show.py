@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kernelseed.core import printable, to_json
 from kernelseed.metrics import metrics_of
+from kernelseed.system import printable, to_json
 
 console = Console(emoji=False)  # a class may be called :cat:
 stderr = Console(stderr=True, emoji=False)

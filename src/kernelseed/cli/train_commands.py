@@ -15,7 +15,7 @@ from kernelseed.cli.show import comparison, complain, console, free_name, litera
 from kernelseed.models import agreed, is_path
 from kernelseed.training import LOGGERS, RECIPES, Config, RunFolder, differences, overlay, read_settings
 
-DEMO: dict[str, dict[str, Any]] = {"baseline": {}, "dropout": {}, "bnn": {}, "fksn": {}, "ksn": {}}
+DEMO = ("baseline", "dropout", "bnn", "fksn", "ksn")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -28,7 +28,7 @@ def demo_command(
     from kernelseed.training import train
 
     out = free_name(out)
-    configs = [Config(data="digits", method=name, options=DEMO[name], width=16, epochs=epochs) for name in DEMO]
+    configs = [Config(data="digits", method=name, width=16, epochs=epochs) for name in DEMO]
     results, folders = [], []
     for number, config in enumerate(configs, 1):
         say(f"[bold]{number}/{len(DEMO)} {config.method}[/]")

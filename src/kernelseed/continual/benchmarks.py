@@ -18,8 +18,9 @@ from kernelseed.continual.ewc import EWC
 from kernelseed.continual.learning import learn
 from kernelseed.continual.task import Task, permute_pixels, split_classes
 from kernelseed.continual.vcl import VCL
-from kernelseed.core import derive_seed, make_folder, read_json, write_json
+from kernelseed.core import derive_seed
 from kernelseed.errors import ArgumentError, DataError
+from kernelseed.system import make_folder, read_json, write_json
 
 Result = dict[str, Any]
 

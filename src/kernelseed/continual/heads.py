@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelseed.continual.task import Task
-from kernelseed.core.prediction import evaluating
+from kernelseed.core import evaluating
 from kernelseed.errors import ArgumentError, DataError
 
 HEADS = ("each", "one")

@@ -19,8 +19,7 @@ from kernelseed.continual.examples import Rows, one_epoch
 from kernelseed.continual.heads import MultiHead
 from kernelseed.continual.outcome import Outcome
 from kernelseed.continual.task import Task, check_tasks
-from kernelseed.core import derive_seed, generator_for, likelihoods, predict
-from kernelseed.core.arguments import check_count
+from kernelseed.core import check_count, derive_seed, generator_for, likelihoods, predict
 from kernelseed.errors import ArgumentTypeError, NonFiniteError
 
 

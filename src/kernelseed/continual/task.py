@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelseed.core import generator_for
-from kernelseed.core.arguments import check_count
+from kernelseed.core import check_count, generator_for
 from kernelseed.data import Dataset
 from kernelseed.errors import ArgumentError, ArgumentTypeError, DataError
 

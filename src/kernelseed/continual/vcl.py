@@ -20,13 +20,13 @@ from kernelseed.core import (
     Prior,
     WeightDistribution,
     convert,
+    identity_factors,
     inverse_softplus,
     priors,
+    seed_rank,
 )
-from kernelseed.core.ranks import seed_rank
-from kernelseed.core.weights.factors import identity_factors
 from kernelseed.errors import ArgumentError
-from kernelseed.methods import RHOS, setting
+from kernelseed.methods import setting
 
 WEIGHTS = ("mean-field", "kernel-seed")
 WAYS = ("learned", "identity")
@@ -105,7 +105,7 @@ class VCL(Approach[Priors]):
             # A rho is the sum of so many of its numbers, each times one of the seed; so it moves as fast as any other.
             size = weight.seed.detach().square().mean().sqrt().item()
             return self.rho_lr / (weight.rank * (size or 1.0))
-        return self.rho_lr if parameter in RHOS else self.lr
+        return self.rho_lr if parameter in weight.rhos else self.lr
 
     def before(self, net: nn.Module, model: MultiHead, task: int, memory: Priors | None) -> Priors:
         """The posterior as the prior; the first prior for what no task has trained yet.

@@ -2,7 +2,7 @@
 
 distributions, noise, priors        values: a Gaussian, a sample with its KL, the noise of a draw
 posterior_prior                     a posterior as the next prior
-weights                             MeanField, KernelSeed, FixedKernelSeed: what is learned
+weights                             GaussianFactors, KernelSeed, FixedKernelSeed, MeanField, Pruned: what is learned
 network, twin, conversion           skeleton + weights; a draw is a value
 likelihoods, schedules, objective   the loss
 prediction, predictive              averages over draws
@@ -11,42 +11,27 @@ export, storage                     a plain module again; files
 """
 
 from kernelseed.core import likelihoods, priors, schedules
+from kernelseed.core.arguments import check_count
 from kernelseed.core.batchnorm import batch_norms
 from kernelseed.core.conversion import Where, bayesianize, convert, places
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
 from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
-from kernelseed.core.files import (
-    disk_file,
-    explained,
-    lock_folder,
-    make_folder,
-    parse_json,
-    read_json,
-    read_text,
-    remove_abandoned,
-    to_json,
-    whole_folder,
-    whole_or_nothing,
-    write_json,
-    write_text,
-)
 from kernelseed.core.folding import fold_bn
 from kernelseed.core.likelihoods import Likelihood
-from kernelseed.core.memory import gigabytes, memory_limit
-from kernelseed.core.names import cell, printable, utf8_path
 from kernelseed.core.network import BayesianModule, Draw, Posterior
 from kernelseed.core.noise import Noise
 from kernelseed.core.objective import ELBO, Terms, call
 from kernelseed.core.outliers import OF_DRAWS, SCORES, outlier_scores
 from kernelseed.core.posterior_prior import PosteriorPrior
-from kernelseed.core.prediction import make_draws, predict
+from kernelseed.core.prediction import evaluating, make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
 from kernelseed.core.pruning import ORDERS, needed_parameters, prune
-from kernelseed.core.ranks import ALLOCATIONS
+from kernelseed.core.ranks import ALLOCATIONS, seed_rank
+from kernelseed.core.rho_gaussian import RHO_OFFSET
 from kernelseed.core.schedules import Moment, Schedule
-from kernelseed.core.seed_networks import BUDGET, DELTA, FACTOR_SIGMAS, MIN_RANK, germinate
+from kernelseed.core.seed_networks import BUDGET, DEFAULT_OVER, DELTA, FACTOR_SIGMAS, MIN_RANK, OVER, germinate
 from kernelseed.core.seeds import derive_seed, generator_for
 from kernelseed.core.shrinking import plain_parameters, shrink
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
@@ -59,6 +44,7 @@ from kernelseed.core.weights import (
     MeanField,
     Pruned,
     WeightDistribution,
+    identity_factors,
 )
 
 __all__ = [
@@ -66,6 +52,7 @@ __all__ = [
     "BUDGET",
     "CHANNELWISE",
     "CONFIG",
+    "DEFAULT_OVER",
     "DELTA",
     "ELBO",
     "ELEMENTWISE",
@@ -74,6 +61,8 @@ __all__ = [
     "MIN_RANK",
     "OF_DRAWS",
     "ORDERS",
+    "OVER",
+    "RHO_OFFSET",
     "SCORES",
     "WEIGHTS",
     "BayesianModule",
@@ -103,47 +92,33 @@ __all__ = [
     "bayesianize",
     "call",
     "call_with",
-    "cell",
+    "check_count",
     "collapse",
     "convert",
     "derive_seed",
     "describe",
-    "disk_file",
-    "explained",
+    "evaluating",
     "factorise",
     "fold_bn",
     "generator_for",
     "germinate",
-    "gigabytes",
+    "identity_factors",
     "inverse_softplus",
     "likelihoods",
     "load",
-    "lock_folder",
     "make_draws",
-    "make_folder",
-    "memory_limit",
     "needed_parameters",
     "outlier_scores",
-    "parse_json",
     "places",
     "plain_parameters",
     "predict",
-    "printable",
     "priors",
     "prune",
-    "read_json",
-    "read_text",
     "read_weights",
-    "remove_abandoned",
     "save",
     "schedules",
+    "seed_rank",
     "shrink",
     "softplus",
-    "to_json",
-    "utf8_path",
-    "whole_folder",
-    "whole_or_nothing",
-    "write_json",
-    "write_text",
     "write_weights",
 ]

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from kernelseed.core.arguments import check_number
 from kernelseed.core.network import BayesianModule
+from kernelseed.core.rho_gaussian import RHO_OFFSET
 from kernelseed.core.weights import MeanField, WeightDistribution, rho_of_share
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 
@@ -20,7 +21,7 @@ Where = Callable[[str, nn.Parameter], bool]
 
 
 def bayesianize(
-    model: nn.Module, *, rho_offset: float = -5.0, sigma: float | None = None, where: Where | None = None
+    model: nn.Module, *, rho_offset: float = RHO_OFFSET, sigma: float | None = None, where: Where | None = None
 ) -> BayesianModule:
     """An ordinary mean-field Bayesian network (BNN): a mean, which starts at the model's weight, and a rho each.
 

@@ -68,9 +68,9 @@ def factorise(net: BayesianModule, *, fold_bn: bool = False, example: Any = None
 
     A germinated weight is the product of its germinator and its seed. Its layer therefore becomes a k x k convolution
     into C_pip channels and a 1 x 1 convolution (or the reverse, if the weight is transposed). At delta .25 a ResNet-18
-    then needs .28 of its multiplications. Layers for which that is not cheaper, layers of other kinds, and layers with
-    hooks stay dense. A model whose own forward reads the weight of a layer can't run so: take `collapse`.
-    The result equals `collapse(net)` up to rounding.
+    then needs .30 of its multiplications, and .63 by default. Layers for which that is not cheaper, layers of other
+    kinds, and layers with hooks stay dense. A model whose own forward reads the weight of a layer can't run so: take
+    `collapse`. The result equals `collapse(net)` up to rounding.
 
     >>> import kernelseed as ks
     >>> factorise(ks.germinate(nn.Linear(256, 256), delta=0.25))

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample, as_when_drawn
 from kernelseed.core.noise import Noise, normals
 from kernelseed.core.priors import Elementwise
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RhoGaussian
 from kernelseed.fast import flatten, in_blocks, split, stored_as
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kernelseed.core.distributions import at_least_float32, softplus
 from kernelseed.core.predictive import Classification, Regression, require_alike
 from kernelseed.errors import ArgumentError, ArgumentTypeError, NonFiniteOutputError
-from kernelseed.fast import LOG_SQRT_2PI
+from kernelseed.fast import LOG_SQRT_2PI, is_traced
 
 P = TypeVar("P", Classification, Regression, covariant=True)
 
@@ -206,8 +206,7 @@ def _sound(tensor: Tensor, takes_minus_infinity: bool) -> Tensor:
 
 def can_look_at(tensor: Tensor) -> bool:
     """Whether values can be checked at no cost: elsewhere it would stop the device, or a compiler, or vmap."""
-    transformed = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
-    return tensor.is_cpu and not transformed
+    return tensor.is_cpu and not is_traced()
 
 
 def check_labels(labels: Tensor, logits: Tensor, ignore_index: int) -> None:

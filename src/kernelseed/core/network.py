@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,6 +125,32 @@ class BayesianModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a new draw in train mode, the posterior mean in eval mode."""
         return (self.draw() if self.training else self.mean())(*args, **kwargs)
+
+    def parameter_groups(
+        self, lr: float, *, rho_lr: float = 10.0, seed_lr: float = 1.0, germinator_lr: float = 1.0
+    ) -> list[dict[str, Any]]:
+        """The parameters for an optimizer, by their learning rate.
+
+        lr       the rate of everything that no factor below is for: means, biases, BatchNorm
+        rho_lr   the factor for what decides standard deviations. They settle within a training only if they learn
+                 faster than means; else how noisy a network is depends on how long it was trained
+        seed_lr, germinator_lr   the factors for seeds and for germinators, with what decides their deviations
+
+        >>> import kernelseed as ks
+        >>> net = ks.germinate(nn.Linear(20, 30))
+        >>> optimizer = torch.optim.Adam(net.parameter_groups(lr=1e-3))
+        >>> [round(group["lr"], 4) for group in optimizer.param_groups]
+        [0.001, 0.01]
+        """
+        groups: dict[float, list[nn.Parameter]] = {}
+        if others := list(self.skeleton.parameters()):
+            groups[1.0] = others
+        for weight in self.weights.values():
+            factors = ((weight.rhos, rho_lr), (weight.seeds, seed_lr), (weight.germinators, germinator_lr))
+            for name, parameter in weight.named_parameters():
+                factor = math.prod(each for names, each in factors if name in names)
+                groups.setdefault(factor, []).append(parameter)
+        return [{"params": parameters, "lr": factor * lr} for factor, parameters in groups.items()]
 
     def extra_repr(self) -> str:
         """The numbers of stored parameters and of weights."""

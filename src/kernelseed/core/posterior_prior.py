@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from kernelseed.core.distributions import Decoded, Prior
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RhoGaussian
 from kernelseed.core.weight_tree import WeightTree
 from kernelseed.core.weights.gaussian_factors import FactorGaussians
 from kernelseed.errors import ArgumentError

@@ -19,7 +19,7 @@ from kernelseed.core.likelihoods import Categorical, Likelihood
 from kernelseed.core.network import BayesianModule, Draw
 from kernelseed.core.predictive import Classification, Regression, concatenate, converted
 from kernelseed.core.seeds import derive_seed, generator_for
-from kernelseed.core.stacked import Ensemble
+from kernelseed.core.stacked import EachDraw
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.fast import current_costs
 from kernelseed.models import ResNet
@@ -118,9 +118,9 @@ def _predict(draws: Iterator[AnyDraw], data: Passes, training: Passes | None, li
     if training is not None:
         chunk = _with_own_statistics(chunk, training)
     place = _place_of(chunk[0])
-    ensemble, parts = Ensemble(chunk), []
+    each_draw, parts = EachDraw(chunk), []
     for x in data:
-        outputs = ensemble(_laid_out(to_place(x, *place), chunk[0].skeleton))
+        outputs = each_draw(_laid_out(to_place(x, *place), chunk[0].skeleton))
         parts.append(converted(likelihood.predictive(outputs), torch.device("cpu")))
     if not parts:
         raise ArgumentError("data yields no batches; give a tensor, or a loader that can be iterated (again).")

@@ -13,13 +13,15 @@ from kernelseed.core.arguments import check_count, check_number
 from kernelseed.core.conversion import Where, assemble, choose_parameters, sigma_start
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.ranks import ALLOCATIONS, Layer, Layers, Ranks, by_pattern, seed_rank, within_budget
+from kernelseed.core.rho_gaussian import RHO_OFFSET
 from kernelseed.core.weights import INITS, FixedKernelSeed, GaussianFactors, KernelSeed, WeightDistribution
 from kernelseed.errors import ArgumentError
 
-BUDGET, DELTA, MIN_RANK, RHO_OFFSET = 0.31, 0.25, 16, -5.0
+BUDGET, DELTA, MIN_RANK = 0.31, 0.25, 16
 FACTOR_SIGMAS = {"factors": 0.05, "channels": 0.07}
 """Where sigma starts, as a share of a factor's root mean square."""
-OVER = "channels"
+OVER, DEFAULT_OVER = ("weights", *FACTOR_SIGMAS), "channels"
+"""What may be random."""
 
 
 def germinate(
@@ -34,7 +36,7 @@ def germinate(
     sigma: float | None = None,
     init: str = "model",
     fixed: bool = False,
-    over: str = OVER,
+    over: str = DEFAULT_OVER,
     where: Where | None = None,
 ) -> BayesianModule:
     """A kernel seed network (KSN) from any module; `model` itself is not changed.
@@ -98,18 +100,18 @@ def _kind(over: str, fixed: bool, rho_offset: float, sigma: float | None) -> Kin
     def factors(by_channel: bool) -> Callable[[Tensor, Tensor, Tensor], WeightDistribution]:
         return lambda w, seed, g: GaussianFactors(seed, g, w.shape, by_channel=by_channel, sigma=share)
 
+    if over not in OVER:
+        raise ArgumentError(f"over is {over!r}; allowed are {', '.join(map(repr, OVER))}.")
     kinds = {
         "weights": Kind(lambda w, seed, g: KernelSeed(seed, g, start(w), w.shape), 2, 1, layer_cost=1),
         "factors": Kind(factors(by_channel=False), 1, 2),
         "channels": Kind(factors(by_channel=True), 1, 1, rhos_by_channel=2),
     }
-    if over not in kinds:
-        raise ArgumentError(f"over is {over!r}; allowed are {', '.join(map(repr, kinds))}.")
     if over != "weights" and rho_offset != RHO_OFFSET:
         raise ArgumentError(f"rho_offset is {rho_offset} with over={over!r}, where sigma is a share: use sigma=0.05.")
     if not fixed:
         return kinds[over]
-    if over not in ("weights", OVER):
+    if over not in ("weights", DEFAULT_OVER):
         raise ArgumentError(f"over is {over!r} with fixed=True, where nothing is random: leave one of them out.")
     return Kind(lambda w, seed, g: FixedKernelSeed(seed, g, w.shape), 1, 1)
 

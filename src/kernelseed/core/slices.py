@@ -52,29 +52,29 @@ Cut = Callable[[int], Sample]
 """What makes the sample of a weight in a draw of this number."""
 
 
-class Together:
+class Stacks:
     """The weights of several draws that were made at once, by name."""
 
-    def __init__(self, stacks: Mapping[str, Stack | Cut]) -> None:
-        self.stacks = stacks
+    def __init__(self, by_name: Mapping[str, Stack | Cut]) -> None:
+        self.by_name = by_name
 
     @functools.cached_property
     def whole(self) -> dict[str, Stack] | None:
         """The stacks, unless some weight has none."""
-        found = {name: stack for name, stack in self.stacks.items() if isinstance(stack, (Tensor, StackedFactors))}
-        return found if len(found) == len(self.stacks) else None
+        found = {name: stack for name, stack in self.by_name.items() if isinstance(stack, (Tensor, StackedFactors))}
+        return found if len(found) == len(self.by_name) else None
 
 
 class Slices(Mapping[str, Sample]):
     """The samples of one of several draws, each cut out when it is asked for: where draws run at once, nobody asks."""
 
-    def __init__(self, together: Together, index: int) -> None:
-        self.together, self.index = together, index
+    def __init__(self, stacks: Stacks, index: int) -> None:
+        self.stacks, self.index = stacks, index
         self._cut: dict[str, Sample] = {}
 
     def __getitem__(self, name: str) -> Sample:
         if name not in self._cut:
-            stack = self.together.stacks[name]
+            stack = self.stacks.by_name[name]
             if isinstance(stack, Tensor):
                 self._cut[name] = StackedSample(stack, self.index)
             elif isinstance(stack, StackedFactors):
@@ -84,10 +84,10 @@ class Slices(Mapping[str, Sample]):
         return self._cut[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.together.stacks)
+        return iter(self.stacks.by_name)
 
     def __len__(self) -> int:
-        return len(self.together.stacks)
+        return len(self.stacks.by_name)
 
 
 class StackedSample(Sample):

@@ -25,19 +25,19 @@ from kernelseed.core.slices import Slices, Stack, StackedFactors
 from kernelseed.core.twin import call_with
 from kernelseed.fast import current_costs
 
-CALLS = 3
+CALLS_A_MODULE = 3
 """What is started for a module in a draw: its twin, its operation, and the search for what it has changed."""
 ONE_BY_ONE = (_ConvNd, nn.RNNBase)  # vmap makes slow grouped convolutions, and has no rule for recurrent layers
 
 
-class Ensemble:
+class EachDraw:
     """Call it with the inputs of a batch: it gives the output of each draw."""
 
     def __init__(self, draws: Sequence[Draw | DropoutPass]) -> None:
         self._draws = draws
         skeleton = draws[0].skeleton
         names = {module: name for name, module in skeleton.named_modules()}
-        self._starting = len(names) * CALLS * current_costs().call
+        self._starting = len(names) * CALLS_A_MODULE * current_costs().call
         """How long a draw takes that computes hardly anything."""
         self._tensors = _stacked(draws, names, self._starting)
         self._layers = None if self._tensors is None else KnownLayers.of(skeleton, names, self._tensors)
@@ -119,11 +119,11 @@ def _stacked(
 def _made_at_once(draws: Sequence[Any]) -> dict[str, Stack] | None:
     """The stacks of draws that are slices of them, in their order and complete."""
     first = draws[0].samples
-    if not isinstance(first, Slices) or (whole := first.together.whole) is None:
+    if not isinstance(first, Slices) or (whole := first.stacks.whole) is None:
         return None
     for i, draw in enumerate(draws):
         own = draw.samples
-        if not isinstance(own, Slices) or own.together is not first.together or own.index != i or draw.buffers:
+        if not isinstance(own, Slices) or own.stacks is not first.stacks or own.index != i or draw.buffers:
             return None
     complete = all(len(stack) == len(draws) for stack in whole.values())
     return whole | {alias: whole[name] for alias, name in draws[0].aliases.items()} if whole and complete else None

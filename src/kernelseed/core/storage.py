@@ -15,9 +15,6 @@ from torch import nn
 
 from kernelseed import models
 from kernelseed.core.conversion import remove_parameter
-from kernelseed.core.files import make_folder, read_json, to_json, whole_folder, whole_or_nothing, write_text
-from kernelseed.core.memory import gigabytes, memory_limit
-from kernelseed.core.names import utf8_path
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import (
     FixedKernelSeed,
@@ -28,6 +25,17 @@ from kernelseed.core.weights import (
     WeightDistribution,
 )
 from kernelseed.errors import ArgumentError, MissingPackageError, PathExistsError, StorageError
+from kernelseed.system import (
+    gigabytes,
+    make_folder,
+    memory_limit,
+    read_json,
+    to_json,
+    utf8_path,
+    whole_folder,
+    whole_or_nothing,
+    write_text,
+)
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FLOATS = {"F64", "F32", "F16", "BF16"}

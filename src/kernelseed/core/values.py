@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kernelseed.core.distributions import Decoded, Gaussian
 from kernelseed.core.joint import OfGaussians
-from kernelseed.core.rho import RhoGaussian
-from kernelseed.core.slices import Cut, Slices, Stack, StackedFactors, StackedSample, Together, stacked_in_shape
+from kernelseed.core.rho_gaussian import RhoGaussian
+from kernelseed.core.slices import Cut, Slices, Stack, StackedFactors, StackedSample, Stacks, stacked_in_shape
 from kernelseed.core.weights.gaussian_factors import FactorGaussians
-from kernelseed.fast import Numbers, current_costs, draw_values, supports
+from kernelseed.fast import Numbers, current_costs, draw_values, is_traced, supports
 
-CALLS = 3
+CALLS_A_WEIGHT = 3
 """What is started for a weight in a draw: its noise, its place in memory, its sample."""
 
 
@@ -48,19 +47,18 @@ class Values:
             drawn = not any(gaussian.fixed for gaussian in weight.gaussians)
             return drawn and all(tensor.is_cpu for tensor in stored) and supports(*stored)
 
-        following = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
-        return not following and all(map(simple, decoded.values()))
+        return not is_traced() and all(map(simple, decoded.values()))
 
     def draws(self, keys: Tensor) -> Iterator[Slices]:
         """The samples by name of one draw for each key."""
         numbers = sum(each.mean.numel() for each in self._numbers)
         costs = current_costs()
-        at_once = len(self._numbers) * CALLS * costs.call > costs.moving(numbers)
+        at_once = len(self._numbers) * CALLS_A_WEIGHT * costs.call > costs.moving(numbers)
         for some in [keys] if at_once else keys.split(1):
             drawn = zip(self._gaussians.items(), draw_values(self._numbers, some), strict=True)
             parts = {name: stacked_in_shape(flat, each.shape, each.swapped) for (name, each), flat in drawn}
-            together = Together({name: self._stack(index, name, parts) for index, name in enumerate(self._decoded)})
-            yield from (Slices(together, i) for i in range(len(some)))
+            stacks = Stacks({name: self._stack(index, name, parts) for index, name in enumerate(self._decoded)})
+            yield from (Slices(stacks, i) for i in range(len(some)))
 
     def _stack(self, index: int, name: str, drawn: Mapping[tuple[int, int], Tensor]) -> Stack | Cut:
         """What the samples of a weight are cut from."""

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelseed.core.arguments import check_count
-from kernelseed.core.seeds import generator_for
+from kernelseed.core import check_count, generator_for
 from kernelseed.data.dataset import Split, check_seed
 from kernelseed.errors import ArgumentError
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.data.csv_file import Cells, read_csv, shown_names
 from kernelseed.errors import DataError
+from kernelseed.system import gigabytes, memory_limit
 
 MOST_FEATURES = 1 << 14
 

@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelseed.core.arguments import check_count
-from kernelseed.core.seeds import derive_seed
+from kernelseed.core import check_count, derive_seed
 from kernelseed.data.batches import normalise
 from kernelseed.data.dataset import Split, check_seed
 from kernelseed.errors import ArgumentError, ArgumentTypeError

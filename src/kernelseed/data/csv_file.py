@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.errors import DataError
+from kernelseed.system import gigabytes, memory_limit
 
 SEPARATORS = (",", ";", "\t")
 LARGEST = 1e15  # the square of a larger one leaves float32

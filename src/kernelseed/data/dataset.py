@@ -8,7 +8,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from kernelseed.core.seeds import generator_for
+from kernelseed.core import generator_for
 from kernelseed.data.columns import Table
 from kernelseed.errors import ArgumentError
 

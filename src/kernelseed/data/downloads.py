@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kernelseed.core import disk_file, make_folder, whole_or_nothing
 from kernelseed.data.optional import require
 from kernelseed.errors import DataError, StorageError
+from kernelseed.system import disk_file, make_folder, whole_or_nothing
 
 BROKEN = (tarfile.TarError, EOFError, zlib.error, OSError)  # what reading a damaged archive may raise
 MAX_DOWNLOAD = 1 << 30  # bytes of a file whose size is not published; the largest known has a sixth of it

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelseed.core.memory import gigabytes, memory_limit
 from kernelseed.data.optional import require
 from kernelseed.errors import ArgumentError, DataError
+from kernelseed.system import gigabytes, memory_limit
 
 # Pillow chooses the decoder by a file's content, not by its name, and has some that start other programs: an EPS file
 # named photo.png would run Ghostscript. These decoders are Pillow's own.

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from kernelseed.fast.traced import is_traced
+
 T = TypeVar("T")
 
 
@@ -57,7 +59,7 @@ def split(flat: Tensor, shapes: Sequence[torch.Size], swapped: Sequence[bool]) -
 
 def _without_function() -> bool:
     """Whether torch.compile or torch.func follows the operations, or no gradients are asked for."""
-    following = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+    following = is_traced()
     return following or not torch.is_grad_enabled()
 
 

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from kernelseed.fast import kernels, operators
 from kernelseed.fast.germination import fold, in_bfloat16
-from kernelseed.fast.graph import saved_tensors
+from kernelseed.fast.one_backward import saved_tensors
 
 Stream = tuple[Tensor, int, int]
 """The noise of a weight: the key of the draw, the index of the weight and the index of the part."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from kernelseed.fast import kernels
+from kernelseed.fast.traced import is_traced
 
 ROUNDS = 10
 COUNTERS = 512
@@ -102,7 +103,7 @@ def normals(counts: Sequence[int], key: Tensor, weights: Sequence[int], parts: S
 
     torch's CPU generator uses a single thread and takes longer than the rest of a draw.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    if is_traced():
         return _operation(counts, key, weights, parts)
     if kernels.library() is None:
         return _plain(counts, key, weights, parts)

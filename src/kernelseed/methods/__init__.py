@@ -9,7 +9,7 @@ from kernelseed.methods.method import Engine, GradientMethod, Method
 from kernelseed.methods.natural import IVON, VOGN, Vadam
 from kernelseed.methods.point import Baseline, Dropout, Ensemble
 from kernelseed.methods.settings import Setting, check_settings, did_you_mean, setting, settings_of
-from kernelseed.methods.variational import BNN, FKSN, KSN, RHOS, LastLayerKSN
+from kernelseed.methods.variational import BNN, FKSN, KSN, LastLayerKSN
 
 METHODS: dict[str, type[Method]] = {
     "baseline": Baseline,
@@ -57,7 +57,6 @@ __all__ = [
     "IVON",
     "KSN",
     "METHODS",
-    "RHOS",
     "VOGN",
     "Baseline",
     "Dropout",

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from kernelseed.core import (
     ALLOCATIONS,
     BUDGET,
+    DEFAULT_OVER,
     DELTA,
     ELBO,
     FACTOR_SIGMAS,
     INITS,
     MIN_RANK,
+    OVER,
+    RHO_OFFSET,
     BayesianModule,
     Likelihood,
     Moment,
@@ -44,12 +47,6 @@ SCHEDULES: dict[str, Schedule] = {
     "blundell": schedules.blundell(),
 }
 
-OVER = ("weights", "factors", "channels")
-SEEDS = ("seed", "seed_rho")
-GERMINATORS = ("mean_germinator", "rho_germinator", "rho_offset", "germinator_rho")
-RHOS = ("rho", "rho_offset", "rho_germinator", "seed_rho", "germinator_rho")
-"""The names of their parameters."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Converted(GradientMethod):
@@ -61,15 +58,13 @@ class Converted(GradientMethod):
         return Baseline(**shared) if self.keeps_weights else None
 
     def groups(self, net: nn.Module) -> Groups:
-        """The parameters by the factor of their learning rate."""
-        factors: dict[float, list[nn.Parameter]] = {}
-        for name, parameter in net.named_parameters():
-            factors.setdefault(self.factor(name.rpartition(".")[2]), []).append(parameter)
-        return [{"params": parameters, "lr": factor * self.lr} for factor, parameters in factors.items()]
+        """The parameters by their learning rate."""
+        assert isinstance(net, BayesianModule)
+        return net.parameter_groups(self.lr, **self.factors())
 
-    def factor(self, parameter: str) -> float:
-        """What multiplies the learning rate of a parameter of this name; BatchNorm and biases have others."""
-        return 1.0
+    def factors(self) -> dict[str, float]:
+        """What multiplies the learning rate of some parameters, as `parameter_groups` takes it."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +76,7 @@ class Variational(Converted):
     prior   "paper" and "blundell" are scale mixtures; a number is the standard deviation of a Gaussian
     """
 
-    rho_offset: float = setting(-5.0, "where rho starts; sigma is softplus(rho)", least=-80, most=80)
+    rho_offset: float = setting(RHO_OFFSET, "where rho starts; sigma is softplus(rho)", least=-80, most=80)
     sigma: float | None = setting(
         None, "instead of rho_offset: sigma's start as a share of each weight's root mean square", above=0, most=100
     )
@@ -102,9 +97,9 @@ class Variational(Converted):
                 f"rho_offset is {self.rho_offset} with sigma {self.sigma}, which says where rho starts: leave one out."
             )
 
-    def factor(self, parameter: str) -> float:
-        """That of rhos, or of the rest."""
-        return (self.rho_lr if parameter in RHOS else 1.0) * super().factor(parameter)
+    def factors(self) -> dict[str, float]:
+        """That of rhos, too."""
+        return {**super().factors(), "rho_lr": self.rho_lr}
 
     def schedule(self) -> Schedule:
         """The KL schedule that `kl`, `temperature` and `kl_warmup` name."""
@@ -173,10 +168,9 @@ class Seeds(Converted):
             return ""
         return " own ranks" if self.ranks else f" δ={DELTA if self.delta is None else self.delta:g}"
 
-    def factor(self, parameter: str) -> float:
-        """That of seeds, of germinators, or of the rest."""
-        own = self.seed_lr if parameter in SEEDS else self.germinator_lr if parameter in GERMINATORS else 1.0
-        return own * super().factor(parameter)
+    def factors(self) -> dict[str, float]:
+        """Those of seeds and germinators, too."""
+        return {**super().factors(), "seed_lr": self.seed_lr, "germinator_lr": self.germinator_lr}
 
     @property
     def keeps_weights(self) -> bool:
@@ -219,7 +213,7 @@ class KSN(Seeds, Variational):
     """The kernel seed network."""
 
     over: str = setting(
-        "channels", "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
+        DEFAULT_OVER, "what is random: weights, or the factors with a sigma each or one a channel", choices=OVER
     )
 
     def __post_init__(self) -> None:
@@ -227,6 +221,11 @@ class KSN(Seeds, Variational):
         default = self.rho_offset == settings_of(type(self))["rho_offset"].default
         if self.sigma is None and self.over in FACTOR_SIGMAS and default:  # so that a run's settings say it
             object.__setattr__(self, "sigma", FACTOR_SIGMAS[self.over])
+        if not default and self.over in FACTOR_SIGMAS:
+            raise ArgumentError(
+                f"rho_offset is {self.rho_offset} with over {self.over!r}, where sigma starts at a share of each "
+                "factor: set sigma instead, or over to 'weights'."
+            )
         if self.local and self.over != "weights":
             raise ArgumentError(
                 f"local is True with over {self.over!r}; outputs are Gaussian where weights are: set over to 'weights'."

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from kernelseed.errors import ArgumentError, ArgumentTypeError
-from kernelseed.fast.taps import TrimmedConv2d, trim
+from kernelseed.fast import TrimmedConv2d, trim
 from kernelseed.models.noisy import WithNoise
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])

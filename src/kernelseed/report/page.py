@@ -16,13 +16,13 @@ import torch
 from jinja2 import DictLoader, Environment
 from markupsafe import Markup
 
-from kernelseed.core import printable, write_text
 from kernelseed.errors import ArgumentError, PathExistsError
 from kernelseed.metrics import METRICS, REGRESSION_METRICS, Metric, reliability, risk_coverage
 from kernelseed.report import figures, findings, gallery, numbers, ood_section, promises, pruning_section, shift_section
 from kernelseed.report.record import Record, RegressionRecord, RunRecord
 from kernelseed.report.sections import Panel, Section, Shown
 from kernelseed.report.svg import RUN_COLOURS_DARK, RUN_COLOURS_LIGHT, look, percent
+from kernelseed.system import printable, write_text
 
 TITLE = "What the networks know, and what they do not"
 

@@ -49,6 +49,11 @@ class Row:
             return f"{self.model} DR"
         return self.model if self.delta is None else f"{self.model} {self.delta:g}"
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of this library's defaults; its delta is then that of the paper's row of its size."""
+        return self.network.startswith(OURS)
+
 
 # The paper prints the prior, but not the initial sigma and the KL weight: see `remarks.NOTES`.
 SIGMA_AND_KL: dict[str, Any] = {"rho_offset": -5.0, "kl": "automatic", "prior": "paper"}

@@ -43,9 +43,10 @@ def notes(kl: str, augment: bool, update_bn: int) -> list[str]:
 
 
 OWN_DEFAULTS = (
-    "With this library's own defaults, for KSN and BNN alike: a learning rate that falls by a cosine, a fifth of the "
-    "epochs as a plain network first, and a KL of .05 of the paper's rows' weight, with rhos that learn faster. KSN "
-    "has the size of the paper's at .25, but shares it among the layers."
+    "With this library's own defaults: a fifth of the epochs as a plain network, from whose weights the Bayesian one "
+    "starts; a learning rate that falls by a cosine; a KL of .05 of the paper's rows' weight, with sigmas that learn "
+    "faster. KSN has the size of the paper's at .25, shared among the layers in another way, and its Gaussians are on "
+    "the factors, with one sigma a channel."
 )
 
 MARKS = (

@@ -15,10 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from kernelseed import training
-from kernelseed.core.files import whole_or_nothing, write_json
-from kernelseed.core.predictive import Classification
+from kernelseed.core import Classification
 from kernelseed.errors import StorageError
 from kernelseed.reproduction.pairing import TEST_IMAGES, Evidence
+from kernelseed.system import whole_or_nothing, write_json
 
 Result = dict[str, Any]
 Predictions = Mapping[str, tuple[Classification, Tensor]]

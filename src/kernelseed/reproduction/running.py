@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelseed import training
-from kernelseed.core import make_folder
 from kernelseed.errors import StorageError
 from kernelseed.reproduction.plan import NETWORKS, Plan, Run
 from kernelseed.reproduction.result_files import Predictions, Result, correct_bits, read_result, write_result
+from kernelseed.system import make_folder
 from kernelseed.training import Config, RunFolder
 
 MACHINE = ("devices", "nodes", "accelerator", "strategy", "batch_size")

@@ -32,7 +32,7 @@ class Writing:
         row = line.row
         return [
             f"{row.model}, {line.aside}" if line.aside else row.model,
-            "" if row.delta is None else f"{row.delta:.2f}",
+            "" if row.delta is None or row.is_own else f"{row.delta:.2f}",
             "" if row.dropout is None else f"{row.dropout:.2f}",
             self._pair(*(None if count is None else f"{count / 1e6:.1f}M" for count in line.parameters)),
             self._pair(*(None if size is None else f"{size:.2f}" for size in line.relative)),

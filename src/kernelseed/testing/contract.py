@@ -122,8 +122,6 @@ class WeightDistributionContract:
         expected = torch.distributions.kl_divergence(q, p).sum()
         torch.testing.assert_close(sample.kl(priors.Gaussian(0.3, mean=0.1)), expected)
 
-    # --- gradients --------------------------------------------------------------------------------------------
-
     @every_shape
     def test_it_has_no_kl_from_itself(self, shape: tuple[int, ...]) -> None:
         """Decoded, it is a prior for the next task: nothing has been learned since, so the KL is 0."""
@@ -218,9 +216,7 @@ class WeightDistributionContract:
         assert torch.equal(net.draw(generator_for("test"))(*x), loaded.draw(generator_for("test"))(*x))
         assert not {f"skeleton.{name}" for name in net.weights} & set(net.state_dict())
 
-    @pytest.mark.parametrize(
-        "kind", [kind for kind in KINDS if kind not in ("lstm", "gru")]
-    )  # PyTorch can't batch these
+    @pytest.mark.parametrize("kind", BATCHED)
     @pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's own, about its batching rules
     def test_stacked_draws_run_under_vmap(self, kind: str) -> None:
         """The outputs are those of the draws one by one."""

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from kernelseed import fast, models
-from kernelseed.core import batch_norms, gigabytes, memory_limit
+from kernelseed.core import batch_norms
 from kernelseed.data import CSV, Dataset, load
 from kernelseed.errors import ConfigError, DataError
 from kernelseed.methods import check_settings, did_you_mean, settings_of
+from kernelseed.system import gigabytes, memory_limit
 from kernelseed.training.config_checks import check_together
 from kernelseed.training.run_settings import IMAGE_MODEL, TABLE_MODEL, RunSettings
 from kernelseed.training.tasks import task_of

@@ -17,7 +17,7 @@ from kernelseed.metrics import TemperatureScaling
 from kernelseed.models import Model
 from kernelseed.training.config import Config
 from kernelseed.training.elsewhere import against, load_elsewhere
-from kernelseed.training.given import prepared
+from kernelseed.training.given_in_python import prepared
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder

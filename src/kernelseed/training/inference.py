@@ -18,7 +18,7 @@ from kernelseed.decisions import abstention, conformal
 from kernelseed.errors import ArgumentError, ConfigError, DataError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
-from kernelseed.training.given import prepared
+from kernelseed.training.given_in_python import prepared
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.tasks import stored_task, summarise, task_of
 

@@ -21,7 +21,7 @@ from kernelseed.data import Dataset, Split
 from kernelseed.errors import ArgumentError, ConfigError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
-from kernelseed.training.given import prepared
+from kernelseed.training.given_in_python import prepared
 from kernelseed.training.inference import predict_split, require_validation, test_and_keep, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder

@@ -17,12 +17,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernelseed.core import (
-    CONFIG,
-    WEIGHTS,
-    Classification,
-    Regression,
-    load,
+from kernelseed.core import CONFIG, WEIGHTS, Classification, Regression, load
+from kernelseed.errors import PathExistsError, StorageError
+from kernelseed.models import Model
+from kernelseed.system import (
     lock_folder,
     read_json,
     remove_abandoned,
@@ -32,8 +30,6 @@ from kernelseed.core import (
     write_json,
     write_text,
 )
-from kernelseed.errors import PathExistsError, StorageError
-from kernelseed.models import Model
 from kernelseed.training import origin
 from kernelseed.training.config import Config
 from kernelseed.training.run_schemas import (

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelseed import metrics
-from kernelseed.core import generator_for, predict
-from kernelseed.core.arguments import check_count
+from kernelseed.core import check_count, generator_for, predict
 from kernelseed.data import SEVERITIES, Batches, CorruptedBatches, Dataset, Split, corruption_names
 from kernelseed.training.config import Config
 from kernelseed.training.inference import BATCH, prediction_settings

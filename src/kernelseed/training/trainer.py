@@ -20,15 +20,16 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.distributed import DistError
 
-from kernelseed.core import derive_seed, describe, disk_file, explained, make_folder, whole_or_nothing, write_weights
+from kernelseed.core import derive_seed, describe, write_weights
 from kernelseed.data import Batches, Dataset, augment
 from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
 from kernelseed.models import Model, is_path
+from kernelseed.system import disk_file, explained, make_folder, whole_or_nothing
 from kernelseed.training.config import Config
-from kernelseed.training.given import plain_model, prepared, settle
-from kernelseed.training.given_settings import differences
+from kernelseed.training.given_in_python import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, test_and_keep, ways
 from kernelseed.training.loggers import build_logger, check_logger
+from kernelseed.training.merged_settings import differences
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training

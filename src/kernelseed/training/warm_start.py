@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import nn
 
-from kernelseed.core import utf8_path
 from kernelseed.errors import ConfigError, StorageError
+from kernelseed.system import utf8_path
 from kernelseed.training.run_folder import RunFolder
 
 

@@ -1,7 +1,7 @@
 """Weight distributions, one class per file."""
 
 from kernelseed.core.weights.base import WeightDistribution
-from kernelseed.core.weights.factors import INITS
+from kernelseed.core.weights.factors import INITS, identity_factors
 from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
 from kernelseed.core.weights.gaussian_factors import GaussianFactors, rho_of_share
 from kernelseed.core.weights.kernel_seed import KernelSeed
@@ -19,6 +19,7 @@ __all__ = [
     "Pruned",
     "WeightDistribution",
     "decode_together",
+    "identity_factors",
     "rho_of_share",
     "sample_locally",
     "sample_together",

@@ -25,6 +25,12 @@ class WeightDistribution(nn.Module, ABC):
     """The shape of the parameter."""
     rank: int | None = None
     """C_pip, if there is a seed."""
+    rhos: tuple[str, ...] = ()
+    """The names of its parameters that decide the standard deviations: see `BayesianModule.parameter_groups`."""
+    seeds: tuple[str, ...] = ()
+    """Those that are a seed or decide its deviations."""
+    germinators: tuple[str, ...] = ()
+    """Those that decode it, or decide the deviations of what does."""
 
     @abstractmethod
     def moments(self) -> Gaussian:
@@ -69,3 +75,9 @@ class WeightDistribution(nn.Module, ABC):
     def num_weights(self) -> int:
         """The number of weights, not of stored parameters."""
         return self.shape.numel()
+
+    def extra_repr(self) -> str:
+        """The shape, the rank of a seed, and what is stored for how many weights."""
+        stored = sum(parameter.numel() for parameter in self.parameters())
+        rank = "" if self.rank is None else f", rank {self.rank}"
+        return f"{tuple(self.shape)}{rank}, {stored:,} parameters for {self.num_weights:,} weights"

@@ -13,13 +13,15 @@ from kernelseed.core.distributions import Gaussian, Sample, as_when_drawn
 from kernelseed.core.noise import Noise
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
-from kernelseed.fast import ProductWeight, fold, germinate_matrix, one_pass
+from kernelseed.fast import ProductWeight, fold, germinate_matrix, is_traced, one_pass
 
 
 class FixedKernelSeed(WeightDistribution):
     """A seed and one germinator, without a distribution; its KL is 0."""
 
     rank: int
+    seeds = ("seed",)
+    germinators = ("mean_germinator",)
 
     def __init__(self, seed: Tensor, mean_germinator: Tensor, shape: torch.Size) -> None:
         super().__init__()
@@ -40,7 +42,7 @@ class FixedKernelSeed(WeightDistribution):
     def mean(self) -> Sample:
         """The weight as its two factors, which are multiplied out only where that is cheaper."""
         # torch.compile and torch.func need plain tensors.
-        if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        if is_traced():
             return super().mean()
         return FactorSample(self.mean_germinator, self.seed, self.shape, self.moments)
 

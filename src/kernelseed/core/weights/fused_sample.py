@@ -13,7 +13,7 @@ from kernelseed.core.distributions import Gaussian, Prior, Sample, as_when_drawn
 from kernelseed.core.noise import Noise
 from kernelseed.core.priors import Gaussian as OneGaussian
 from kernelseed.core.priors import ScaleMixture
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RhoGaussian
 from kernelseed.fast import Drawn, gaussian_kl_of_rho, scale_mixture_kl
 
 

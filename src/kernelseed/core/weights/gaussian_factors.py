@@ -19,13 +19,13 @@ from kernelseed.core.distributions import (
     inverse_softplus,
 )
 from kernelseed.core.noise import Noise
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fixed_kernel_seed import FactorSample
 from kernelseed.core.weights.fused_sample import FusedSample
 from kernelseed.errors import ArgumentError
-from kernelseed.fast import ProductWeight, draw_mean_field, fold, germinate_matrix, is_transposed, supports
+from kernelseed.fast import ProductWeight, draw_mean_field, fold, germinate_matrix, is_traced, is_transposed, supports
 
 
 class GaussianFactors(WeightDistribution):
@@ -36,6 +36,9 @@ class GaussianFactors(WeightDistribution):
     """
 
     rank: int
+    rhos = ("seed_rho", "germinator_rho")
+    seeds = ("seed", "seed_rho")
+    germinators = ("mean_germinator", "germinator_rho")
 
     def __init__(
         self, seed: Tensor, mean_germinator: Tensor, shape: torch.Size, *, by_channel: bool = False, sigma: float = 0.05
@@ -174,7 +177,7 @@ class ProductSample(Sample):
     def operand(self) -> Tensor:
         """A tensor subclass that runs as two layers, or as their product if that is cheaper."""
         # torch.compile and torch.func need plain tensors, and no cached property.
-        if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        if is_traced():
             return self._multiply_out().mean
         return ProductWeight.of(self.germinator.value, self.seed.value, self.shape, lambda: self.value)
 

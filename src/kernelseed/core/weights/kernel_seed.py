@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kernelseed.core.distributions import Decoded, Gaussian, Sample, at_least_float32
 from kernelseed.core.noise import Noise
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.factors import blank_factors
 from kernelseed.core.weights.fused_sample import FusedSample
@@ -35,6 +35,9 @@ class KernelSeed(WeightDistribution):
     """
 
     rank: int
+    rhos = ("rho_germinator", "rho_offset")
+    seeds = ("seed",)
+    germinators = ("mean_germinator", "rho_germinator", "rho_offset")
 
     def __init__(self, seed: Tensor, mean_germinator: Tensor, rho_offset: float, shape: torch.Size) -> None:
         super().__init__()

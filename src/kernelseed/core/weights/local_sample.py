@@ -18,11 +18,11 @@ from kernelseed.core.distributions import (
     softplus,
 )
 from kernelseed.core.noise import Noise
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fused_sample import exact_kl
 from kernelseed.core.weights.together import decode_together, sample_together
-from kernelseed.fast import LocalWeight
+from kernelseed.fast import LocalWeight, is_traced
 
 OUTPUTS = 1
 """The part of a weight's noise that is for the first output of its layer; an ordinary sample has part 0.
@@ -39,7 +39,7 @@ def sample_locally(weights: Iterable[WeightDistribution], noise: Noise) -> list[
     all of them in compiled code and under torch.func, which take plain tensors only.
     """
     weights = list(weights)
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    if is_traced():
         return sample_together(weights, noise)
     stated = {i: w for i, w in enumerate(weights) if type(w).sample is WeightDistribution.sample}
     decoded = dict(zip(stated, decode_together(stated.values()), strict=True))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kernelseed.core.distributions import Gaussian, Sample
 from kernelseed.core.noise import Noise
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RHO_OFFSET, RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fused_sample import FusedSample
 from kernelseed.fast import draw_mean_field, supports
@@ -18,7 +18,9 @@ from kernelseed.fast import draw_mean_field, supports
 class MeanField(WeightDistribution):
     """A mean mu and a rho for every weight; sigma = softplus(rho)."""
 
-    def __init__(self, weight: Tensor, rho_offset: float = -5.0) -> None:
+    rhos = ("rho",)
+
+    def __init__(self, weight: Tensor, rho_offset: float = RHO_OFFSET) -> None:
         super().__init__()
         self.shape = weight.shape
         self.mu = nn.Parameter(weight.detach().clone())

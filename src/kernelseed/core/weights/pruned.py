@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelseed.core.distributions import Decoded, Gaussian, Prior, Sample, log_std_of
 from kernelseed.core.noise import Noise
-from kernelseed.core.rho import RhoGaussian
+from kernelseed.core.rho_gaussian import RhoGaussian
 from kernelseed.core.weights.base import WeightDistribution
 from kernelseed.core.weights.fixed_kernel_seed import FixedKernelSeed
 from kernelseed.core.weights.gaussian_factors import GaussianFactors
@@ -39,6 +39,9 @@ class Pruned(WeightDistribution):
             )
         self.of = of
         self.shape = of.shape
+        self.rhos, self.seeds, self.germinators = (
+            tuple(f"of.{name}" for name in names) for names in (of.rhos, of.seeds, of.germinators)
+        )
         self.num_kept = int(kept.sum()) if num_kept is None else num_kept
         self.register_buffer("kept", kept)
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelseed.core import read_json, read_text
 from kernelseed.errors import ConfigError, MissingPackageError, StorageError
 from kernelseed.methods import settings_of
+from kernelseed.system import read_json, read_text
 from kernelseed.training.config import Config, default_model
 
 MOST_YAML = 1 << 20

@@ -12,6 +12,9 @@ from kernelseed.core.distributions import Gaussian, Sample
 from kernelseed.core.noise import Noise
 from kernelseed.fast import stored_as
 
+RHO_OFFSET = -5.0
+"""Where rho starts, unless it is said: a sigma of .0067."""
+
 
 @dataclass(frozen=True, eq=False)
 class RhoGaussian:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernelseed.fast.graph import saved_tensors
+from kernelseed.fast.one_backward import saved_tensors
 
 
 class _GaussianKL(torch.autograd.Function):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelseed.errors import GraphError
+from kernelseed.fast.traced import is_traced
 
 
 class _OnePass(torch.autograd.Function):
@@ -27,7 +28,7 @@ class _OnePass(torch.autograd.Function):
 
 def one_pass(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The same tensors, with a clear error if a backward pass finds their graph already freed."""
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    if is_traced():
         return tensors
     return _OnePass.apply(*tensors)
 
