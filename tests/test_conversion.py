@@ -9,6 +9,7 @@ from kinds import KINDS, convnet, generator, mlp
 from torch import nn
 
 import kernelseed as ks
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 CONVERSIONS = {
     "germinate": lambda model, **kwargs: ks.germinate(model, 1.0, over="weights", **kwargs),
@@ -244,11 +245,23 @@ def test_a_module_that_stands_twice_is_one_module():
 
 
 @every_conversion
-def test_frozen_parameters_stay_frozen(convert):
+def test_what_is_not_trained_has_nothing_to_be_unsure_of(convert):
+    model = mlp(3, 4, 2)
+    model[0].requires_grad_(False)
+    net = convert(model)
+    assert list(net.weights) == ["2.weight"]
+    assert torch.equal(net.draw().skeleton[0].weight, model[0].weight)
+    model.requires_grad_(False)
+    with pytest.raises(ArgumentError, match=r"matches no parameter .*0\.weight \(4, 3\), frozen"):
+        convert(model)
+
+
+@every_conversion
+def test_frozen_parameters_that_are_chosen_stay_frozen(convert):
     model = mlp(3, 4, 2)
     model[0].weight.requires_grad_(False)
     model[2].bias.requires_grad_(False)
-    net = convert(model)
+    net = convert(model, where=lambda name, parameter: name.endswith("weight"))
     assert not any(p.requires_grad for p in net.weights["0.weight"].parameters())
     assert all(p.requires_grad for p in net.weights["2.weight"].parameters())
     assert net.skeleton[0].bias.requires_grad
@@ -319,3 +332,91 @@ def test_a_full_resnet_converts_in_under_five_seconds():
     assert time.process_time() - started < 5  # of all cores together
     assert len(net.weights) == 21
     assert sum(w.num_weights for w in net.weights.values()) > 11_000_000
+
+
+class Keeps(nn.Module):
+    """A model that keeps what it computed, in a list in a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(4, 4), {"h": []}
+
+    def forward(self, x):
+        self.kept["h"].append(self.layer(x))
+        return self.kept["h"][-1]
+
+
+@every_conversion
+@pytest.mark.parametrize("parametrization", ["weight_norm", "orthogonal"])
+def test_a_recurrent_layer_with_a_parametrised_weight_is_converted(convert, parametrization):
+    torch.manual_seed(0)
+    layer, x = nn.LSTM(4, 5), torch.randn(3, 2, 4)
+    getattr(nn.utils.parametrizations, parametrization)(layer, "weight_hh_l0")
+    net = convert(layer)
+    torch.testing.assert_close(net.eval()(x)[0], layer(x)[0], atol=1e-4, rtol=0)
+    first, second = (net.draw(generator(i)) for i in range(2))
+    assert torch.equal(first(x)[0], first(x)[0])
+    first(x)[0].sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    assert len(net.weights) == 2  # of inputs and of states
+    assert torch.equal(second(x)[0], first(x)[0]) == all(sample.fixed for sample in first.samples.values())
+    torch.testing.assert_close(ks.collapse(net)(x)[0], net.mean()(x)[0])
+
+
+@every_conversion
+def test_the_padding_of_an_embedding_is_zero_in_every_draw_and_stays_so(convert, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(12, 6, padding_idx=3), nn.Flatten(), nn.Linear(24, 2))
+    net, x = convert(model), torch.tensor([[1, 3, 2, 3], [3, 5, 3, 7]])
+    loss, optimizer = ks.ELBO(2), torch.optim.Adam(net.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(net.draw(), x, torch.tensor([0, 1])).loss.backward()
+        optimizer.step()
+    ks.save(net, tmp_path / "net")
+    for one in (net.draw(), net.mean(), net.posterior().draw(), ks.load(tmp_path / "net", model).draw()):
+        assert not one.weights["0.weight"][3].any()
+        assert (one.weights["0.weight"][[0, 1, 2, *range(4, 12)]] != 0).all()
+    assert not ks.collapse(net)[0].weight[3].any()
+
+
+def test_a_padding_row_that_is_not_zero_or_is_shared_with_a_layer_is_a_row_like_others():
+    filled, tied = (
+        nn.Embedding(12, 6, padding_idx=3),
+        nn.Sequential(nn.Embedding(12, 6, padding_idx=3), nn.Linear(6, 12)),
+    )
+    nn.init.ones_(filled.weight)
+    tied[1].weight = tied[0].weight
+    for model in (filled, tied):
+        assert all(type(weight) is ks.MeanField for weight in ks.bayesianize(model).weights.values())
+
+
+@every_conversion
+def test_sparse_gradients_are_refused_before_anything_is_made(convert):
+    for kind in (nn.Embedding, nn.EmbeddingBag):
+        with pytest.raises(ArgumentError, match=r"0\.weight is of an embedding with sparse=True, .* sparse=False"):
+            convert(nn.Sequential(kind(20, 4, sparse=True), nn.Linear(4, 2)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_compiled_model_is_refused_and_the_network_may_be_compiled():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    for made in (torch.compile(model, backend="eager"), nn.Sequential(torch.jit.script(nn.Linear(4, 4)))):
+        with pytest.raises(ArgumentTypeError, match=r"which calls what was compiled .*; convert the model first"):
+            ks.germinate(made)
+    net, x = ks.germinate(model), torch.randn(5, 4)
+    expected = net.draw(generator())(x)
+    net.skeleton.compile(backend="eager")
+    assert torch.equal(net.draw(generator())(x), expected)
+
+
+@every_conversion
+def test_what_a_forward_left_in_lists_is_no_obstacle(convert):
+    net = convert(Keeps())
+    net.draw()(torch.randn(2, 4)).sum().backward()
+    for copied in (ks.collapse(net), ks.prune(net, 0.5, "magnitude").skeleton):
+        assert not copied.kept["h"][0].requires_grad
+    for method in ("baseline", "ensemble", "vadam"):
+        model = Keeps()
+        model(torch.randn(2, 4))
+        ks.methods.make(method).build(model)

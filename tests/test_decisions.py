@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 import kernelseed as ks
 from kernelseed.decisions.abstaining import upper_bound
@@ -193,3 +194,9 @@ def test_intervals_are_mean_and_a_quantile_of_std_and_hold_the_target_as_often_a
     torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-4)
     held = torch.stack(held)
     assert coverage - 4 * held.std() / 20**0.5 < held.mean() < coverage + 0.03
+
+
+def test_a_threshold_is_for_classes():
+    found = ks.predict(ks.germinate(nn.Linear(2, 1)), torch.zeros(3, 2), likelihood=ks.likelihoods.Gaussian(0.1))
+    with pytest.raises(ArgumentTypeError, match="prediction is a Regression; a threshold is for classes"):
+        ks.abstention(found, torch.zeros(3))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import kernelseed as ks
-from kernelseed.errors import ArgumentError
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 
 def unlike(model):
@@ -135,3 +135,10 @@ def test_the_fastest_single_image_goes_through_torch_export():
     plain = ks.factorise(net, fold_bn=True, example=image).to(memory_format=torch.channels_last)
     program = torch.export.export(plain, (image,)).module()
     torch.testing.assert_close(program(image), ks.collapse(net).eval()(image), rtol=1e-3, atol=1e-3)
+
+
+def test_drawn_weights_are_not_folded():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    for net in (ks.germinate(model), nn.Sequential(ks.bayesianize(model, where=lambda name, p: name == "1.weight"))):
+        with pytest.raises(ArgumentTypeError, match=r"is a BayesianModule.*ks.collapse\(net, fold_bn=True, example="):
+            ks.fold_bn(net, torch.randn(2, 3, 3, 3))

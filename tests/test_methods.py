@@ -12,7 +12,7 @@ from torch import nn
 
 import kernelseed as ks
 from kernelseed import data, methods
-from kernelseed.core import GaussianSample, Moment
+from kernelseed.core import GaussianSample, Moment, places
 from kernelseed.errors import ArgumentError
 from kernelseed.methods import variational
 from kernelseed.methods.natural import example_moments
@@ -787,3 +787,73 @@ def test_a_step_leaves_no_memory_behind(name):
     before = resident()
     steps(20)
     assert resident() - before < 40e6
+
+
+COUNTED = {
+    "all alike": (ks.likelihoods.Categorical(), torch.arange(9) % 3),
+    "class weights": (ks.likelihoods.Categorical(weight=torch.tensor([1.0, 10.0, 0.1])), torch.arange(9) % 3),
+    "ignored": (ks.likelihoods.Categorical(ignore_index=1), torch.arange(9) % 3),
+    "ignored in eight bits": (
+        ks.likelihoods.Categorical(),
+        torch.tensor([0, -100, 1, 2, -100, 0, 1, 2, 2], dtype=torch.int8),
+    ),
+}
+
+
+@pytest.mark.parametrize(("likelihood", "y"), COUNTED.values(), ids=COUNTED)
+def test_a_batch_in_parts_and_examples_alone_count_as_in_the_batch(likelihood, y):
+    torch.manual_seed(0)
+    net, x = nn.Linear(3, 3), torch.randn(9, 3)
+    whole = likelihood.nll(net(x), y)
+    expected = torch.autograd.grad(whole, list(net.parameters()))
+    loss, moments = example_moments(net, x, y, 4, likelihood)
+    torch.testing.assert_close(loss, whole.detach())
+    for parameter, gradient in zip(net.parameters(), expected, strict=True):
+        torch.testing.assert_close(moments[parameter][0], gradient)
+    method = methods.make("baseline", optimizer="sgd", lr=1.0)
+    before = [p.detach().clone() for p in net.parameters()]
+    parts = list(zip(x.split(4), y.split(4), strict=True))
+    terms = method.accumulate(net, method.build_optimizer(net, 9), parts, Moment(0, 9), methods.Engine(), likelihood)
+    torch.testing.assert_close(terms.nll, whole.detach())
+    for parameter, old, gradient in zip(net.parameters(), before, expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), old - gradient)
+
+
+def test_vogn_refuses_a_batchnorm_that_is_called_twice():
+    norm = nn.BatchNorm1d(4)
+    net = nn.Sequential(nn.Linear(4, 4), norm, nn.ReLU(), nn.Linear(4, 4), norm, nn.Linear(4, 3))
+    with pytest.raises(ArgumentError, match=r"1\.forward runs twice in a pass.*a layer of its own, or take vadam"):
+        example_moments(net, torch.randn(16, 4), torch.arange(16) % 3, 16)
+
+
+def test_members_of_an_ensemble_share_what_is_not_trained():
+    model = nn.Sequential(nn.Embedding(5, 3).requires_grad_(False), nn.Flatten(), nn.Linear(6, 3))
+    members = methods.make("ensemble", members=2).build(model)
+    assert torch.equal(members[1][0].weight, model[0].weight)
+    assert not torch.equal(members[1][2].weight, model[2].weight)
+
+
+def test_the_last_layer_is_the_last_to_run_also_where_it_is_tied_and_may_have_a_budget():
+    model = Tied()
+    names = list(methods.make("ksn-last").build(model).weights)
+    ((tied, *_),) = (found for _, found in places(model).values() if len(found) > 1)
+    assert names == [tied]
+    head = nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 20))
+    assert methods.make("ksn-last").build(head).weights["1.weight"].rank == 20
+    assert methods.make("ksn-last", budget=0.9).build(head).weights["1.weight"].rank < 20
+
+
+def test_complex_parameters_are_trained_too():
+    class Waves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.phases, self.layer = nn.Parameter(torch.ones(4, dtype=torch.complex64)), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layer((x * self.phases).real)
+
+    method = methods.make("bnn")
+    net = method.build(Waves())
+    optimizer = method.build_optimizer(net, 6)
+    method.step(net, optimizer, torch.randn(6, 4), torch.arange(6) % 3, Moment(0, 6))
+    assert not torch.equal(net.skeleton.phases, torch.ones(4))

@@ -14,6 +14,7 @@ from torch import nn
 import kernelseed as ks
 from kernelseed.core import distributions
 from kernelseed.core.schedules import Moment
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports are not ours
@@ -308,3 +309,18 @@ def test_learned_noise_settles_at_the_deviation_of_the_residuals(true):
             rho.fill_(math.log(math.expm1(factor * std)))
         (slope,) = torch.autograd.grad(loss.likelihood.nll(mean, target), rho)
         assert slope.item() * sign > 1e-3 if sign else abs(slope.item()) < 1e-9
+
+
+@pytest.mark.parametrize("prior", [1.0, "paper"])
+def test_a_prior_that_is_none_is_named_at_once(prior):
+    with pytest.raises(ArgumentTypeError, match=r"prior is .*; give a prior, such as ks.priors.Gaussian\(1.0\)"):
+        ks.ELBO(10, prior)
+
+
+@pytest.mark.parametrize(("dtype", "classes"), [(torch.uint8, 256), (torch.int8, 128), (torch.uint8, 200)])
+def test_labels_of_eight_bits_are_classes_like_others(dtype, classes):
+    likelihood, logits = ks.likelihoods.Categorical(), torch.randn(2, classes)
+    labels = torch.tensor([3, min(classes - 1, 156)])
+    torch.testing.assert_close(likelihood.nll(logits, labels.to(dtype)), F.cross_entropy(logits, labels))
+    with pytest.raises(ArgumentError, match="labels has 120, but the network has 10 outputs"):
+        likelihood.nll(torch.randn(1, 10), torch.tensor([120], dtype=dtype))

@@ -10,6 +10,7 @@ from torch import nn
 
 import kernelseed as ks
 from kernelseed.core.distributions import Gaussian
+from kernelseed.errors import ArgumentError
 
 KINDS = {
     "bnn": lambda model: ks.bayesianize(model, where=lambda name, parameter: True),
@@ -233,3 +234,18 @@ def test_distributions_of_ones_own_have_a_kl_without_a_graph():
         assert net.draw().kl(prior) == pytest.approx(0.0, abs=1e-4)
         for sample in net.posterior().draw().samples.values():
             assert sample.source.std is not None
+
+
+def test_a_prior_of_another_structure_is_refused():
+    layer = nn.Linear(8, 8, bias=False)
+    net = ks.germinate(layer)
+    with pytest.raises(ArgumentError, match="the prior has a Gaussian for each weight, and the weight has them on its"):
+        net.draw().kl(ks.bayesianize(layer).as_prior())
+    with pytest.raises(ArgumentError, match="the prior has Gaussians on its factors and the weight does not"):
+        ks.bayesianize(layer).draw().kl(net.as_prior())
+    for rank in (1, 3):
+        smaller = ks.germinate(layer, ranks={"weight": rank})
+        with pytest.raises(ArgumentError, match=rf"has a seed of rank {rank}, and its prior, .* one of rank 8"):
+            smaller.draw().kl(net.as_prior())
+    with pytest.raises(ArgumentError, match="prior has none for weight; it is one for all weights or has one for each"):
+        net.draw().kl({"bias": ks.priors.Gaussian(1.0)})

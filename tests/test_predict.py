@@ -23,6 +23,7 @@ from kernelseed.core.dropout import DropoutPass
 from kernelseed.core.network import Posterior
 from kernelseed.core.prediction import predict
 from kernelseed.core.seeds import generator_for
+from kernelseed.errors import ArgumentTypeError
 
 X = torch.randn(23, 3, generator=generator())
 IMAGES = torch.randn(23, 1, 4, 4, generator=generator())
@@ -700,3 +701,39 @@ def test_members_of_an_ensemble_have_noise_of_their_own():
 def test_members_of_an_ensemble_have_dropout_masks_of_their_own():
     net = dropping()
     assert ks.predict([net, net], X, samples=1).variance.min() > 0
+
+
+def test_a_hook_sees_every_draw():
+    net, seen = ks.germinate(mlp(3, 8, 2)), []
+    net.skeleton[0].register_forward_hook(lambda layer, inputs, output: seen.append(output.clone()))
+    ks.predict(net, X, samples=5)
+    assert torch.stack(seen).shape == (5, len(X), 8)
+    assert len({output.sum().item() for output in seen}) == 5
+
+
+def test_in_inference_mode_it_is_the_same():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            self.last = x * 1
+            return self.layer(self.last)
+
+    net = ks.germinate(Keeps())
+    expected = ks.predict(net, X, samples=5).probs
+    with torch.inference_mode():
+        assert torch.equal(ks.predict(net, X, samples=5).probs, expected)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((X, torch.zeros(len(X))), r"data is a tuple of unlike things, which is one batch; give batches: \[data\]"),
+        (X.numpy(), r"data is a ndarray of numpy; give torch.from_numpy\(data\)"),
+    ],
+)
+def test_what_looks_like_data_and_is_none_is_named(data, message):
+    with pytest.raises(ArgumentTypeError, match=message):
+        ks.predict(ks.germinate(mlp(3, 2)), data)

@@ -406,8 +406,6 @@ class TestShrink:
             ks.shrink(nn.Linear(4, 4))
         with pytest.raises(ArgumentError, match=r"net has no seed whose channels could be dropped, only MeanField"):
             ks.shrink(ks.bayesianize(nn.Linear(4, 4)))
-        with pytest.raises(ArgumentError, match=r"0.weight is pruned, .* shrink first, then prune"):
-            ks.shrink(ks.prune(seeds()), 0.9)
         with pytest.raises(ArgumentError, match=r"by is 'snrr'; allowed are"):
             ks.shrink(seeds(), 0.9, "snrr")
         broken = seeds()

@@ -13,7 +13,7 @@ export, storage                     a plain module again; files
 from kernelseed.core import likelihoods, priors, schedules
 from kernelseed.core.arguments import check_count
 from kernelseed.core.batchnorm import batch_norms
-from kernelseed.core.conversion import Where, bayesianize, convert, places
+from kernelseed.core.conversion import Where, bayesianize, convert, deep_copy, places
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
 from kernelseed.core.dropout import CHANNELWISE, ELEMENTWISE
 from kernelseed.core.export import collapse, factorise
@@ -27,7 +27,7 @@ from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.prediction import evaluating, make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
-from kernelseed.core.pruning import ORDERS, needed_parameters, prune
+from kernelseed.core.pruning import ORDERS, needed_parameters, prune, whole
 from kernelseed.core.ranks import ALLOCATIONS, seed_rank
 from kernelseed.core.rho_gaussian import RHO_OFFSET
 from kernelseed.core.schedules import Moment, Schedule
@@ -95,6 +95,7 @@ __all__ = [
     "check_count",
     "collapse",
     "convert",
+    "deep_copy",
     "derive_seed",
     "describe",
     "evaluating",
@@ -120,5 +121,6 @@ __all__ = [
     "seed_rank",
     "shrink",
     "softplus",
+    "whole",
     "write_weights",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from kernelseed.core.arguments import check_number
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.rho_gaussian import RHO_OFFSET
-from kernelseed.core.weights import MeanField, WeightDistribution, rho_of_share
+from kernelseed.core.weights import MeanField, Pruned, WeightDistribution, rho_of_share
 from kernelseed.errors import ArgumentError, ArgumentTypeError
 
 Where = Callable[[str, nn.Parameter], bool]
@@ -71,7 +72,9 @@ Chosen = dict[str, tuple[nn.Parameter, list[str]]]
 
 def assemble(model: nn.Module, chosen: Chosen, weights: dict[str, WeightDistribution]) -> BayesianModule:
     """The Bayesian network of these distributions, one for each chosen parameter."""
-    for name, (parameter, _) in chosen.items():
+    for name, (parameter, names) in chosen.items():
+        if (kept := _kept_rows(model, parameter, names)) is not None:
+            weights[name] = Pruned.further(weights[name], kept)
         if not parameter.requires_grad:  # otherwise the distribution decides, which may fix a part of itself
             weights[name].requires_grad_(False)
     aliases = {alias: name for name, (_, names) in chosen.items() for alias in names[1:]}
@@ -89,13 +92,42 @@ def choose_parameters(model: nn.Module, where: Where | None, least_axes: int = 2
     choose = where or default_choice(model)
     chosen = {name: entry for name, entry in candidates.items() if choose(name, entry[0])}
     if not chosen:
-        there = ", ".join(f"{name} {tuple(p.shape)}" for name, (p, _) in candidates.items()) or "none"
+        shown = [f"{n} {tuple(p.shape)}{'' if p.requires_grad else ', frozen'}" for n, (p, _) in candidates.items()]
+        there = ", ".join(shown) or "none"
         asked = "where" if where else "the default choice"
         raise ArgumentError(
             f"{asked} matches no parameter of {type(model).__name__}, so nothing would be Bayesian. "
             f"Parameters of {least_axes} or more axes that it could match: {there}."
         )
+    for name, (_, names) in chosen.items():
+        if any(getattr(owner, "sparse", False) is True for owner in _owners(model, names)):
+            raise ArgumentError(
+                f"{name} is of an embedding with sparse=True, and the gradient of a drawn weight is dense; build the "
+                "embedding with sparse=False, or leave it out by where=."
+            )
     return chosen
+
+
+def _owners(model: nn.Module, names: list[str]) -> list[nn.Module]:
+    """The modules that hold a parameter, by all its names."""
+    return [model.get_submodule(name.rpartition(".")[0]) for name in names]
+
+
+def _kept_rows(model: nn.Module, parameter: Tensor, names: list[str]) -> Tensor | None:
+    """What is not the padding of an embedding; None if nothing is. A plain network's padding is 0 and stays so.
+
+    Tied to another layer, or from somebody's file, the row may be anything, and learns there.
+    """
+    owners = _owners(model, names)
+    if not all(isinstance(owner, nn.Embedding | nn.EmbeddingBag) for owner in owners):
+        return None
+    padding: set[Any] = {owner.padding_idx for owner in owners}
+    row = padding.pop()
+    if padding or row is None or parameter.detach()[row].any():
+        return None
+    kept = torch.ones(parameter.shape, dtype=torch.bool, device=parameter.device)
+    kept[row] = False
+    return kept
 
 
 def places(model: nn.Module) -> dict[int, tuple[nn.Parameter, list[str]]]:
@@ -109,13 +141,14 @@ def places(model: nn.Module) -> dict[int, tuple[nn.Parameter, list[str]]]:
 
 
 def default_choice(model: nn.Module) -> Where:
-    """All parameters but those of normalisation layers, and the magnitudes of `weight_norm`."""
+    """All that is trained, but for normalisation layers and the magnitudes of `weight_norm`."""
     modules = dict(model.named_modules())
     magnitudes = set(_magnitudes(modules))
 
     def choose(name: str, parameter: nn.Parameter) -> bool:
         # By name, because every framework brings normalisation classes of its own and they share no base.
-        return name not in magnitudes and "norm" not in type(modules[name.rpartition(".")[0]]).__name__.lower()
+        trained = parameter.requires_grad and name not in magnitudes
+        return trained and "norm" not in type(modules[name.rpartition(".")[0]]).__name__.lower()
 
     return choose
 
@@ -139,6 +172,11 @@ def _require_plain(model: nn.Module) -> None:
                 f"model{'.' + name if name else ''} is a BayesianModule already; convert the plain model, or "
                 "take ks.collapse(net) to have one again."
             )
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
+            raise ArgumentTypeError(
+                f"model{'.' + name if name else ''} is a {type(module).__name__}, which calls what was compiled with "
+                "the weights that it had; convert the model first, and compile the network."
+            )
     lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
     if lazy:
         raise ArgumentError(
@@ -150,26 +188,43 @@ def _skeleton(model: nn.Module, chosen: Chosen) -> nn.Module:
     """A copy of the model whose chosen parameters are None; they are not copied on the way."""
     nothing = nn.Parameter(torch.empty(0))
     skeleton = deep_copy(model, {id(parameter): nothing for parameter, _ in chosen.values()})
-    for _, names in chosen.values():
-        for name in names:
-            remove_parameter(skeleton, name)
+    remove_parameters(skeleton, [name for _, names in chosen.values() for name in names])
     return skeleton
+
+
+def remove_parameters(model: nn.Module, names: Iterable[str]) -> None:
+    """Leave None in the places of parameters."""
+    for name in names:
+        path, _, leaf = name.rpartition(".")
+        model.get_submodule(path)._parameters[leaf] = None
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            _forget_weights(module)
 
 
 def deep_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
     """A copy of the model. What a forward pass left in its attributes is copied without its graph."""
     memo = dict(memo or {})  # torch itself refuses: weight_norm and spectral_norm of torch.nn.utils leave their weight
     for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
+        for tensor in _tensors_in(vars(module)):
+            if not tensor.is_leaf:
+                memo[id(tensor)] = tensor.detach().clone()
     return copy.deepcopy(model, memo)
 
 
-def remove_parameter(model: nn.Module, name: str) -> None:
-    """Leave None in a parameter's place."""
-    path, _, leaf = name.rpartition(".")
-    module = model.get_submodule(path)
-    module._parameters[leaf] = None
-    if isinstance(module, nn.RNNBase):  # which keeps a list of its weights, too
-        module._init_flat_weights()
+def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
+    """The tensors in a module's attribute, also in lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(part, depth - 1)
+
+
+def _forget_weights(layer: nn.RNNBase) -> None:
+    """A recurrent layer keeps a list of its weights, too; it looks again where an entry is not what it was."""
+    parametrised = getattr(layer, "parametrizations", {})  # to look at these now would compute them from nothing
+    layer._flat_weights = [
+        torch.empty(0) if name in parametrised else getattr(layer, name, None) for name in layer._flat_weights_names
+    ]
+    layer._flat_weight_refs = [None if weight is None else weakref.ref(weight) for weight in layer._flat_weights]

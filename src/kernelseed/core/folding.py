@@ -16,9 +16,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from kernelseed.core.network import BayesianModule
 from kernelseed.core.objective import call
 from kernelseed.core.prediction import evaluating
-from kernelseed.errors import ArgumentError
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.fast import TrimmedConv2d
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, TrimmedConv2d)
@@ -43,6 +44,11 @@ def fold_bn(module: nn.Module, example: Any) -> nn.Module:
       (2): ReLU()
     )
     """
+    if inside := [name for name, m in module.named_modules() if isinstance(m, BayesianModule)]:
+        raise ArgumentTypeError(
+            f"module{'.' + inside[0] if inside[0] else ''} is a BayesianModule, whose weights are drawn; fold the "
+            "posterior mean: ks.collapse(net, fold_bn=True, example=images[:1])."
+        )
     for convolution, norm in _pairs(module, example):
         assert norm.running_mean is not None
         assert norm.running_var is not None

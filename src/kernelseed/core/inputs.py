@@ -22,6 +22,10 @@ class Passes:
     def __init__(self, name: str, data: Data, batch_size: int, several: bool, same_order: bool = True) -> None:
         if isinstance(data, Mapping):
             raise ArgumentTypeError(f"{name} is a mapping, which is one batch; give batches: [{name}].")
+        if isinstance(data, tuple) and len({_kind(part) for part in data}) > 1:
+            raise ArgumentTypeError(f"{name} is a tuple of unlike things, which is one batch; give batches: [{name}].")
+        if type(data).__module__ == "numpy":
+            raise ArgumentTypeError(f"{name} is a {type(data).__name__} of numpy; give torch.from_numpy({name}).")
         if not isinstance(data, Iterable):
             raise ArgumentTypeError(f"{name} is a {type(data).__name__}; give a tensor, or a loader of batches.")
         if several and isinstance(data, Iterator):
@@ -62,6 +66,11 @@ class Passes:
                 f"{self._name} differs from one pass to the next, and so many draws take several; give a loader "
                 "without shuffling or augmentation, or fewer samples."
             )
+
+
+def _kind(part: Any) -> Any:
+    """What batches of one loader have in common."""
+    return (part.dtype, part.shape[1:]) if isinstance(part, Tensor) else type(part)
 
 
 def rows_of(x: Any) -> int | None:

@@ -54,6 +54,10 @@ class Likelihood(nn.Module, ABC, Generic[P]):
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """The negative log-likelihood, averaged over the batch; 0 for an empty one."""
 
+    def counts(self, target: Tensor) -> Tensor:
+        """How much each example counts in the average that `nll` is."""
+        return torch.ones(len(target), device=target.device)
+
     @abstractmethod
     def predictive(self, outputs: list[Any]) -> P:
         """The predictive distribution from one output for each draw."""
@@ -98,14 +102,19 @@ class Categorical(Likelihood[Classification]):
         """Cross entropy of integer labels, averaged over those that count."""
         logits = self.read(output)
         check_labels(target, logits, self.ignore_index)
-        target = target.long()  # in eight bits, 156 would equal an ignore_index of -100
         weight = None if self.weight is None else self.weight.to(logits)
-        total = F.cross_entropy(logits, target, weight, ignore_index=self.ignore_index, reduction="sum")
-        counts = target != self.ignore_index
-        if weight is None:
-            return total / counts.sum().clamp_min(1)
-        share = weight[target.where(counts, torch.zeros_like(target))] * counts
-        return total / share.sum().clamp_min(torch.finfo(share.dtype).tiny)
+        total = F.cross_entropy(logits, target.long(), weight, ignore_index=self.ignore_index, reduction="sum")
+        counts = self.counts(target).sum().to(logits)
+        return total / counts.clamp_min(1 if weight is None else torch.finfo(logits.dtype).tiny)
+
+    def counts(self, target: Tensor) -> Tensor:
+        """Its labels that are not ignored, or the weights of their classes."""
+        target = target.long()  # in eight bits, 156 would equal an ignore_index of -100
+        counted = target != self.ignore_index
+        if self.weight is None:
+            return counted.flatten(1).sum(1).float() if target.dim() > 1 else counted.float()
+        each = self.weight.to(target.device)[target.where(counted, torch.zeros_like(target))] * counted
+        return each.flatten(1).sum(1) if target.dim() > 1 else each
 
     def predictive(self, outputs: list[Any]) -> Classification:
         """Softmax once, then the average."""
@@ -221,7 +230,7 @@ def check_labels(labels: Tensor, logits: Tensor, ignore_index: int) -> None:
         raise ArgumentTypeError(f"labels has dtype {labels.dtype}; class labels are whole numbers: use labels.long().")
     if not can_look_at(labels):
         return
-    num_classes = logits.shape[1]
+    num_classes, labels = logits.shape[1], labels.long()  # 256 is 0 in eight bits
     wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
     if wrong.any():
         raise ArgumentError(

@@ -19,6 +19,7 @@ from kernelseed.core.twin import Attributes, run_with
 from kernelseed.core.values import Values
 from kernelseed.core.weight_tree import WeightTree
 from kernelseed.core.weights import WeightDistribution, decode_together, sample_locally, sample_together
+from kernelseed.errors import ArgumentError
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,12 @@ class Draw:
         prior   one for all weights, or one for each by name, such as `net.as_prior()`
         """
         if isinstance(prior, Mapping):
+            random = [name for name, sample in self.samples.items() if not sample.fixed]
+            if type(prior) is dict and (missing := [name for name in random if name not in prior]):
+                raise ArgumentError(
+                    f"prior has none for {missing[0]}; it is one for all weights or has one for each: "
+                    f"{', '.join(random)}."
+                )
             terms = [sample.kl(prior[name]) for name, sample in self.samples.items() if not sample.fixed]
         else:
             terms = kl_terms(self.samples.values(), prior)
@@ -114,7 +121,10 @@ class BayesianModule(nn.Module):
         return self.as_draw({name: weight.mean() for name, weight in self.weights.items()})
 
     def posterior(self) -> Posterior:
-        """Decode every weight once, for any number of draws."""
+        """Decode every weight once, for any number of draws.
+
+        It is of the network as it stands: what is stored as it is, such as a mean-field weight, is not copied.
+        """
         decoded = dict(zip(self.weights, decode_together(self.weights.values()), strict=True))
         return Posterior(self.skeleton, decoded, self.weights.aliases)
 

@@ -55,6 +55,10 @@ class ELBO(nn.Module):
         super().__init__()
         if not num_data > 0:
             raise ArgumentError(f"num_data is {num_data}; it is the number of training examples: pass len(dataset).")
+        if not (prior is None or isinstance(prior, Mapping) or callable(getattr(prior, "kl", None))):
+            raise ArgumentTypeError(
+                f"prior is {prior!r}; give a prior, such as ks.priors.Gaussian(1.0), or one for each weight."
+            )
         self.num_data = num_data
         self.prior: Prior | Mapping[str, Prior] = ScaleMixture() if prior is None else prior
         self.kl_weight = as_schedule(kl_weight)

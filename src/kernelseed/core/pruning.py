@@ -55,7 +55,7 @@ def prune(net: BayesianModule, sparsity: float = 0.75, by: str = "snr", *, seed:
     kept = above_the_least(torch.cat([score.flatten() for score in scores.values()]), count)
     parts = kept.split([score.numel() for score in scores.values()])
     return rebuilt(net, {
-        name: Pruned(copy.deepcopy(_whole(weight)), part.reshape(weight.shape).clone())
+        name: Pruned(copy.deepcopy(whole(weight)), part.reshape(weight.shape).clone())
         for (name, weight), part in zip(net.weights.items(), parts, strict=True)
     })  # fmt: skip
 
@@ -108,7 +108,7 @@ def rebuilt(net: BayesianModule, weights: Mapping[str, WeightDistribution]) -> B
     """A copy of the network with other distributions of the same shapes."""
     for name, weight in weights.items():
         trained = _trained(net.weights[name])
-        for part, parameter in _whole(weight).named_parameters():
+        for part, parameter in whole(weight).named_parameters():
             parameter.requires_grad_(trained.get(part, any(trained.values())))
     other = BayesianModule(deep_copy(net.skeleton), weights, net.weights.aliases)
     other.training = net.training
@@ -117,23 +117,24 @@ def rebuilt(net: BayesianModule, weights: Mapping[str, WeightDistribution]) -> B
 
 def _trained(weight: WeightDistribution) -> dict[str, bool]:
     """Which of its parameters are trained."""
-    return {name: parameter.requires_grad for name, parameter in _whole(weight).named_parameters()}
+    return {name: parameter.requires_grad for name, parameter in whole(weight).named_parameters()}
 
 
-def _whole(weight: WeightDistribution) -> WeightDistribution:
+def whole(weight: WeightDistribution) -> WeightDistribution:
+    """The distribution that was pruned, or the one that was not."""
     return weight.of if isinstance(weight, Pruned) else weight
 
 
 def _weight_scores(name: str, weight: WeightDistribution, by: str, generator: torch.Generator) -> Tensor:
     """What each weight is worth, 0 or more; -1 where it is zero already."""
-    moments = _whole(weight).moments()
+    moments = whole(weight).moments()
     score = at_least_float32(moments.mean).abs()
     if by == "random":
         score = torch.rand(weight.shape, generator=generator).to(score)
     elif by == "snr":
         if moments.std is None:
             raise ArgumentError(
-                f"by is 'snr', but {name} is a {type(_whole(weight)).__name__}, which has no standard deviation: take "
+                f"by is 'snr', but {name} is a {type(whole(weight)).__name__}, which has no standard deviation: take "
                 "by='magnitude'."
             )
         score = score / moments.std

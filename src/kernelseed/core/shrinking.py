@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kernelseed.core.arguments import check_number
 from kernelseed.core.distributions import at_least_float32
 from kernelseed.core.network import BayesianModule
-from kernelseed.core.pruning import rebuilt, require_bayesian, require_order
+from kernelseed.core.pruning import rebuilt, require_bayesian, require_order, whole
 from kernelseed.core.seeds import generator_for
 from kernelseed.core.weights import Pruned, WeightDistribution
 from kernelseed.errors import ArgumentError
@@ -41,7 +41,7 @@ def shrink(net: BayesianModule, budget: float = 0.2, by: str = "snr", *, seed: i
     require_bayesian(net, "shrunk")
     require_order(by)
     check_number("budget", budget, "the share of the plain network's parameters that is left")
-    seeds = {name: Seed(name, weight) for name, weight in net.weights.items() if weight.rank is not None}
+    seeds = {name: Seed(name, whole(weight)) for name, weight in net.weights.items() if weight.rank is not None}
     _require_seeds(net, seeds)
     plain, stored = plain_parameters(net), _count(net)
     if not 0 < budget < math.inf:
@@ -59,9 +59,13 @@ def shrink(net: BayesianModule, budget: float = 0.2, by: str = "snr", *, seed: i
     worth = {name: seed.scores(by, generator) for name, seed in seeds.items()}
     kept = _within(seeds, worth, allowed - least)
     return rebuilt(net, {
-        name: seeds[name].with_channels(kept[name]) if name in seeds else copy.deepcopy(weight)
+        name: _with_zeros_of(weight, seeds[name].with_channels(kept[name])) if name in seeds else copy.deepcopy(weight)
         for name, weight in net.weights.items()
     })  # fmt: skip
+
+
+def _with_zeros_of(weight: WeightDistribution, smaller: WeightDistribution) -> WeightDistribution:
+    return Pruned(smaller, weight.kept.clone()) if isinstance(weight, Pruned) else smaller
 
 
 def plain_parameters(net: BayesianModule) -> int:
@@ -143,9 +147,6 @@ def _within(seeds: dict[str, Seed], worth: dict[str, Tensor], room: int) -> dict
 
 
 def _require_seeds(net: BayesianModule, seeds: dict[str, Seed]) -> None:
-    pruned = [name for name, weight in net.weights.items() if isinstance(weight, Pruned)]
-    if pruned:
-        raise ArgumentError(f"{pruned[0]} is pruned, and its zeros belong to the whole seed: shrink first, then prune.")
     if not seeds:
         kinds = ", ".join(sorted({type(weight).__name__ for weight in net.weights.values()}))
         raise ArgumentError(

@@ -54,7 +54,8 @@ class EachDraw:
         skeleton = self._draws[0].skeleton
         before = _state(skeleton)
         first = self._run(self._draws[0], x)
-        outputs = None if self._run.written or before != _state(skeleton) else self._tried(x, None)
+        untouched = before is not None and before == _state(skeleton) and not self._run.written
+        outputs = self._tried(x, None) if untouched else None
         self._checked = outputs is not None and _close(outputs[0], first)
         if outputs is not None and self._checked:
             return outputs
@@ -100,7 +101,11 @@ def _stacked(
 ) -> dict[str, Stack] | None:
     """Their tensors or factors, stacked by name; None if the draws can't run together, or would not gain by it."""
     first = draws[0]
-    if len(draws) < 2 or not isinstance(first, Draw) or any(isinstance(m, ONE_BY_ONE) for m in modules):
+    if (
+        len(draws) < 2
+        or not isinstance(first, Draw)
+        or any(isinstance(m, ONE_BY_ONE) or _has_hooks(m) for m in modules)
+    ):
         return None
     if any(not isinstance(draw, Draw) or draw.skeleton is not first.skeleton for draw in draws):
         return None
@@ -138,11 +143,21 @@ def _dense(stack: Stack) -> Tensor:
     return stack.dense if isinstance(stack, StackedFactors) else stack
 
 
-def _state(module: nn.Module) -> list[Any]:
-    """What a forward may change on a module, to be compared: its attributes, and the contents of tensors and lists."""
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether somebody looks at what it gets or gives: that is a draw's then, and not that of all."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _state(module: nn.Module) -> list[Any] | None:
+    """What a forward may change on a module, to be compared: its attributes, and the contents of tensors and lists.
+
+    None where nobody counts: tensors that were made in inference mode.
+    """
     found: list[Any] = []
     for m in module.modules():
         for value in (*vars(m).values(), *m._buffers.values(), *m._parameters.values()):
+            if isinstance(value, Tensor) and value.is_inference():
+                return None
             found.append((id(value), value._version if isinstance(value, Tensor) else None))
             if isinstance(value, (list, dict, set)):
                 found.append(len(value))

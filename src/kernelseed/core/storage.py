@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from kernelseed import models
-from kernelseed.core.conversion import remove_parameter
+from kernelseed.core.conversion import remove_parameters
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.weights import (
     FixedKernelSeed,
@@ -165,7 +165,7 @@ def rebuild(
         stored, there = weights[aliases.get(name, name)].shape, plain.get_parameter(name).shape
         if stored != there:
             raise ValueError(f"{name} is of shape {tuple(stored)}, and in the model {tuple(there)}")
-        remove_parameter(plain, name)
+    remove_parameters(plain, (*weights, *aliases))
     return BayesianModule(plain, weights, aliases)
 
 

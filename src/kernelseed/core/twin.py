@@ -99,6 +99,7 @@ def _shallow_copy(original: nn.Module, replaced: dict[str, Tensor]) -> nn.Module
     attributes["_buffers"] = {**original._buffers, **buffers} if buffers else original._buffers
     weights = {name: tensor for name, tensor in replaced.items() if name not in buffers}
     attributes["_parameters"] = {**original._parameters, **weights}
+    attributes["_compiled_call_impl"] = None  # of `module.compile()`, which runs the original
     return twin
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelseed.core import Classification
-from kernelseed.errors import ArgumentError
+from kernelseed.errors import ArgumentError, ArgumentTypeError
 from kernelseed.metrics import check_labels, check_probs
 
 CANDIDATES = 20
@@ -65,6 +65,10 @@ def abstention(prediction: Classification, labels: Tensor, risk: float = 0.01, c
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
             raise ArgumentError(f"{name} is {value}; allowed: 0 < {name} < 1: write 5 % as 0.05.")
+    if not isinstance(prediction, Classification):
+        raise ArgumentTypeError(
+            f"prediction is a {type(prediction).__name__}; a threshold is for classes: give what ks.predict returns."
+        )
     probs = check_probs(prediction.probs)
     wrong = probs.argmax(1) != check_labels(labels, probs)
     level = (1 - confidence) / CANDIDATES

@@ -141,8 +141,9 @@ class GradientMethod(Method):
     def build_optimizer(self, net: nn.Module, num_data: int) -> torch.optim.Optimizer:
         """The one that is named, over all parameters."""
         settings = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
+        fused = all(parameter.is_floating_point() for parameter in net.parameters())  # not so if one is complex
         return OPTIMIZERS[self.optimizer](
-            self.groups(net), lr=self.lr, weight_decay=self.weight_decay, fused=True, **settings
+            self.groups(net), lr=self.lr, weight_decay=self.weight_decay, fused=fused, **settings
         )
 
     def groups(self, net: nn.Module) -> Groups:
@@ -181,11 +182,12 @@ class GradientMethod(Method):
         average of evidence lower bounds; the KL is counted once.
         """
         optimizer.zero_grad()
-        total = sum(len(y) for _, y in batches)
+        counts = [likelihood.counts(y).sum().item() for _, y in batches] if len(batches) > 1 else [1.0]
+        total = sum(counts) or 1.0
         parts = []
-        for x, y in batches:
+        for (x, y), count in zip(batches, counts, strict=True):
             terms = self.terms(net, x, y, moment, likelihood)
-            share = len(y) / total
+            share = count / total
             engine.backward(terms.loss * share if len(batches) > 1 else terms.loss)
             parts.append((share, terms))
         engine.before_step()

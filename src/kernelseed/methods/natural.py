@@ -6,7 +6,6 @@ export and storage treat it as one.
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,10 +24,12 @@ from kernelseed.core import (
     batch_norms,
     bayesianize,
     call_with,
+    deep_copy,
     inverse_softplus,
     places,
+    whole,
 )
-from kernelseed.errors import ArgumentTypeError, MissingPackageError
+from kernelseed.errors import ArgumentError, ArgumentTypeError, MissingPackageError
 from kernelseed.methods.method import CLASSES, PLAIN, Engine, Method, likelihood_terms
 from kernelseed.methods.settings import setting
 
@@ -50,7 +51,7 @@ class NaturalGradient(Method):
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy."""
-        return copy.deepcopy(model)
+        return deep_copy(model)
 
     @abstractmethod
     def stds(self, optimizer: Any) -> dict[Tensor, Tensor]:
@@ -66,8 +67,9 @@ class NaturalGradient(Method):
         trained = {name: stds[p] for name, p in net.named_parameters() if p in stds}
         posterior = bayesianize(net, where=lambda name, parameter: name in trained)
         for name, weight in posterior.weights.items():
-            assert isinstance(weight, MeanField)
-            weight.rho.copy_(inverse_softplus(trained[name]))
+            own = whole(weight)
+            assert isinstance(own, MeanField)
+            own.rho.copy_(inverse_softplus(trained[name]))
         return posterior
 
     def label(self, ensemble: bool) -> str:
@@ -253,7 +255,10 @@ def _stds(optimizer: optim.Vadam | optim.VOGN) -> dict[Tensor, Tensor]:
 def example_moments(
     net: nn.Module, x: Tensor, y: Tensor, chunk: int, likelihood: Likelihood = CLASSES
 ) -> tuple[Tensor, dict[Tensor, tuple[Tensor, Tensor]]]:
-    """The batch's mean loss, and for each parameter the means of the examples' gradients and of their squares."""
+    """The batch's loss, and for each parameter the means of the examples' gradients and of their squares.
+
+    The loss of the batch is the mean over examples, where each counts as the likelihood says.
+    """
     held = {names[0]: (p, names) for p, names in places(net).values() if p.requires_grad}
     parameters = {name: p.detach() for name, (p, _) in held.items()}
     buffers = _batch_statistics(net, x)
@@ -265,17 +270,19 @@ def example_moments(
 
     gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
     total = torch.zeros((), device=x.device, dtype=next(iter(parameters.values())).dtype)
+    shares = likelihood.counts(y).to(total)
+    shares = shares / shares.sum().clamp_min(torch.finfo(shares.dtype).tiny)
     sums = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
     with _batch_norm_in_eval(net):
-        for xs, ys in zip(x.split(chunk), y.split(chunk), strict=True):
+        for xs, ys, share in zip(x.split(chunk), y.split(chunk), shares.split(chunk), strict=True):
             grads, losses = gradients(parameters, xs, ys)
-            total += losses.sum()
+            total += losses @ share
             for name, g in grads.items():
                 first, second = sums[name]
-                first += g.sum(0)
-                second += g.square().sum(0)
-    n = len(x)
-    return total / n, {held[name][0]: (first / n, second / n) for name, (first, second) in sums.items()}
+                own = torch.einsum("i,i...->i...", share, g)
+                first += own.sum(0)
+                second += (len(x) * own).square().sum(0)
+    return total, {held[name][0]: (first, second / len(x)) for name, (first, second) in sums.items()}
 
 
 def _batch_statistics(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
@@ -287,6 +294,11 @@ def _batch_statistics(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
     def reader(prefix: str) -> Callable[..., None]:
         def read(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            if f"{prefix}running_mean" in statistics:
+                raise ArgumentError(
+                    f"{prefix or 'net.'}forward runs twice in a pass, with other statistics each time, and VOGN holds "
+                    "one of each BatchNorm: give each call a layer of its own, or take vadam."
+                )
             axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
             variance, mean = torch.var_mean(inputs[0], axes, correction=0)
             statistics.update({f"{prefix}running_mean": mean, f"{prefix}running_var": variance})

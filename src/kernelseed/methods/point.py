@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core import CHANNELWISE, ELEMENTWISE, Likelihood, Moment, Terms
+from kernelseed.core import CHANNELWISE, ELEMENTWISE, Likelihood, Moment, Terms, deep_copy
 from kernelseed.errors import ArgumentError
 from kernelseed.methods.method import CLASSES, GradientMethod, likelihood_terms
 from kernelseed.methods.settings import setting
@@ -21,7 +20,7 @@ class Baseline(GradientMethod):
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy."""
-        return copy.deepcopy(model)
+        return deep_copy(model)
 
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The negative log-likelihood."""
@@ -41,7 +40,7 @@ class Dropout(Baseline):
 
     def build(self, model: nn.Module) -> nn.Module:
         """A copy, with the rate set on the dropout layers that the model has."""
-        net = copy.deepcopy(model)
+        net = deep_copy(model)
         layers = [m for m in net.modules() if isinstance(m, ELEMENTWISE + CHANNELWISE)]
         if not layers:
             raise ArgumentError(
@@ -70,9 +69,7 @@ class Ensemble(GradientMethod):
 
     def build(self, model: nn.Module) -> nn.Module:
         """The model as it is, and as many more with fresh weights as it takes."""
-        return nn.ModuleList(
-            [model_with_fresh_weights(model) if i else copy.deepcopy(model) for i in range(self.members)]
-        )
+        return nn.ModuleList([model_with_fresh_weights(model) if i else deep_copy(model) for i in range(self.members)])
 
     def terms(self, net: nn.Module, x: Any, y: Tensor, moment: Moment, likelihood: Likelihood = CLASSES) -> Terms:
         """The members' losses, summed: their parameters are apart, so each gets its own gradient."""
@@ -90,10 +87,12 @@ class Ensemble(GradientMethod):
 def model_with_fresh_weights(model: nn.Module) -> nn.Module:
     """Another initialisation of any freshly initialised model: its independent weights, shuffled within each tensor.
 
-    Zeros stay where they are, such as those of an embedding's padding.
+    Zeros stay where they are, such as those of an embedding's padding, and so does what is not trained.
     """
-    fresh = copy.deepcopy(model)
+    fresh = deep_copy(model)
     for parameter in fresh.parameters():
+        if not parameter.requires_grad:
+            continue
         flat = parameter.flatten()
         drawn = flat.nonzero()[:, 0]
         flat[drawn] = flat[drawn[torch.randperm(len(drawn), device=flat.device)]]

@@ -257,13 +257,17 @@ class KSN(Seeds, Variational):
 class LastLayerKSN(KSN):
     """A plain network whose last layer alone is a kernel seed."""
 
-    delta: float | None = 1.0
     over: str = "weights"
+
+    def sizes(self) -> dict[str, Any]:
+        """At full rank, unless it is said."""
+        found = super().sizes()
+        return found if self.budget is not None or self.delta is not None else {**found, "delta": 1.0}
 
     def where(self, model: nn.Module) -> Where:
         """The last of the weights of two or more axes, which is the head in every common architecture."""
-        last = [name for name, p in model.named_parameters() if p.dim() >= 2][-1:]
-        return lambda name, parameter: name in last
+        last = [p for _, p in model.named_parameters(remove_duplicate=False) if p.dim() >= 2][-1:]  # it may be tied
+        return lambda name, parameter: any(parameter is p for p in last)
 
     def label(self, ensemble: bool) -> str:
         """The method's name."""

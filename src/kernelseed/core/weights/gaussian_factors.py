@@ -135,6 +135,12 @@ class FactorGaussians:
             raise ArgumentError(
                 "the prior has Gaussians on its factors and the weight does not; both must be of the same kind."
             )
+        ranks = sample.seed.value.shape[0], self.seed.shape[0]
+        if sample.shape != self.shape or ranks[0] != ranks[1]:
+            raise ArgumentError(
+                f"the weight of shape {tuple(sample.shape)} has a seed of rank {ranks[0]}, and its prior, of shape "
+                f"{tuple(self.shape)}, one of rank {ranks[1]}; both must be of the same size: shrink before as_prior()."
+            )
         return sample.germinator.kl(self.germinator) + sample.seed.kl(self.seed)
 
     def moments(self) -> Gaussian:
@@ -199,6 +205,11 @@ class ProductSample(Sample):
         """The sum over both factors, each with its own prior if this one has two."""
         if isinstance(prior, FactorGaussians):
             return prior.kl(self)
+        if isinstance(prior, Gaussian | RhoGaussian):
+            raise ArgumentError(
+                "the prior has a Gaussian for each weight, and the weight has them on its factors; both must be of "
+                "the same kind."
+            )
         return self.germinator.kl(prior) + self.seed.kl(prior)
 
     def log_prob(self) -> Tensor:

@@ -45,6 +45,11 @@ class Pruned(WeightDistribution):
         self.num_kept = int(kept.sum()) if num_kept is None else num_kept
         self.register_buffer("kept", kept)
 
+    @classmethod
+    def further(cls, weight: WeightDistribution, kept: Tensor) -> Pruned:
+        """A weight with these zeros beside those that it may have already."""
+        return cls(weight.of, weight.kept & kept) if isinstance(weight, Pruned) else cls(weight, kept)
+
     def moments(self) -> Gaussian:
         """Zero and zero for what is pruned."""
         return _zeroed(self.of.moments(), self.kept)
