@@ -45,6 +45,7 @@ PAGES = (
     "README.md",
     "docs/continual.md",
     "docs/decisions.md",
+    "docs/methods.md",
     "docs/performance.md",
     "docs/pruning.md",
     "docs/recipe.md",
@@ -311,6 +312,26 @@ def decisions() -> str:
     return f"{first}\n\n{second}\n\n{about}"
 
 
+def logistic() -> str:
+    """How far the posteriors of VOGN and Vadam are from the best of their kind."""
+    result = read("results/logistic.json")
+    groups: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for found in result["found"]:
+        groups.setdefault((found["method"], found["batch"]), []).append(found)
+    rows = [
+        [method, str(batch), *(f"{sum(one[key] for one in each) / len(each):.2f}" for key in ("gap", "of_mean", "std"))]
+        for (method, batch), each in groups.items()
+    ]
+    heading = ["optimizer", "batch", "bound above the optimum, nats", "of which the mean", "deviations, of the best"]
+    settings = result["settings"]
+    about = (
+        f"Means over {len(next(iter(groups.values())))} seeds, {settings['examples']:,} examples each; the optimum is "
+        f"{result['negative_bound']:.2f} nats. "
+        + came_from(result, "results/logistic.json", "python benchmarks/logistic.py results/logistic.json")
+    )
+    return f"{table(heading, rows)}\n\n{about.replace('](results', '](../results')}"
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": lambda: methods("results/demo.json", "kernelseed demo --json"),
     "in_short": in_short,
@@ -335,6 +356,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "pruning_sizes": pruned.sizes,
     "pruning_tried": pruned.tried,
     "faults": faults,
+    "logistic": logistic,
     "uci_tables": uci_tables,
     **recipe_results.SECTIONS,
     **benchmark_tables.SECTIONS,

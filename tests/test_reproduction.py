@@ -456,6 +456,9 @@ def test_a_difference_within_the_spread_of_seeds_is_chance():
 
 def test_what_a_result_does_not_keep_is_not_compared():
     assert compare("nll", [Evidence(np.ones(10, bool))], [made_up(0.5, 0, count=10)]) is None
+    older = Evidence(np.ones(10_000, bool))  # a seed that does not keep what it needs is left out
+    one, other = made_up(0.5, 0), made_up(0.5, 1)
+    assert compare("nll", [older, one], [one, other]) == compare("nll", [one], [other])
     assert compare("mce", [made_up(0.5, 0)], [made_up(0.5, 1)]) is None
     assert compare("accuracy", [], [made_up(0.5, 1)]) is None
 

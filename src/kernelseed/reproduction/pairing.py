@@ -62,10 +62,11 @@ def compare(key: str, first: Sequence[Evidence], second: Sequence[Evidence]) -> 
 
     Both have one piece of evidence per seed, about the same images. The mean difference must exceed two standard
     errors, which come from the images (paired: what both rows have in common does not count) and, if there are several
-    seeds, from the spread of the difference over seeds. None if the results don't keep what the metric needs.
+    seeds, from the spread of the difference over seeds. Seeds whose results don't keep what the metric needs are left
+    out; None if no seed is left.
     """
-    pairs = list(zip(first, second, strict=False))
-    if not pairs or not all(each.has(key) for pair in pairs for each in pair):
+    pairs = [pair for pair in zip(first, second, strict=False) if all(each.has(key) for each in pair)]
+    if not pairs:
         return None
     differences = np.stack([one.parts(key) - other.parts(key) for one, other in pairs])
     by_seed = differences.mean(1)
