@@ -21,11 +21,12 @@ from kernelseed.errors import MissingPackageError
 from kernelseed.training.config import Config
 from kernelseed.training.courses import RECIPES, recipe
 from kernelseed.training.evaluation import evaluate
-from kernelseed.training.inference import predict_files, predict_split
+from kernelseed.training.inference import predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.merged_settings import differences, overlay, read_settings
 from kernelseed.training.origin import provenance
+from kernelseed.training.predicted_files import predict_files
 from kernelseed.training.pruned_runs import prune_run, pruning_curve
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 from kernelseed.training.shift import MEASURED, average_curve, shift_curves

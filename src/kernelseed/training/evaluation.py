@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from kernelseed.core import Classification
 from kernelseed.data import Dataset
 from kernelseed.errors import ConfigError
 from kernelseed.metrics import TemperatureScaling
@@ -62,30 +60,47 @@ def evaluate(
     data = config.load_data(data_dir) if data is None else prepared(config, data, described)
     require_same_table(described, data, folder.path)
     outside = load_elsewhere(ood, data, ood_fit, data_dir) if ood is not None else []
-    found: dict[str, Any] = {"metrics": {}}
-    temperatures, inside = dict[str, float](), dict[str, Classification]()
-    scales: dict[str, Callable[[Tensor], Tensor]] = {}
-    for way in ways(config):
-        inside[way] = predict_split(net, data.test, data, config, way)
-        found["metrics"][way] = summarise(inside[way], data.test.targets)
-        scales[way] = torch.as_tensor  # as they are
-        if temperature and data.validation:
-            held_out = predict_split(net, data.validation, data, config, way)
-            scaling = TemperatureScaling.fit(held_out.probs, data.validation.labels)
-            temperatures[way], scales[way] = scaling.temperature, scaling.apply
-            scaled = summarise(replace(inside[way], probs=scaling.apply(inside[way].probs)), data.test.targets)
-            del scaled["mutual_information"]  # how far the draws disagree, which have no temperature
-            found["metrics"][way] |= scaled
-    about = _about(folder, config, temperatures)
+    tested = {way: Tested.of(net, data, config, way, temperature) for way in ways(config)}
+    found = {"metrics": {way: each.metrics for way, each in tested.items()}}
+    about = _about(folder, config, {way: each.scaling.temperature for way, each in tested.items() if each.scaling})
     folder.write_evaluation(found | about)
     parts = {}
     if outside:
+        inside = {way: each.prediction for way, each in tested.items()}
         parts["ood"] = against(outside, net, inside, data, config, folder)
     if damages:
+        scales = {way: each.scale for way, each in tested.items()}
         parts["shift"] = under_shift(damages, shift_images, net, scales, data, config)
     for name, part in parts.items():
         folder.write_found(name, about | part)
     return found | about | parts
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What one way of predicting says of the test set."""
+
+    prediction: Any
+    """Without a temperature."""
+    metrics: dict[str, float]
+    scaling: TemperatureScaling | None
+
+    @classmethod
+    def of(cls, net: nn.Module, data: Dataset, config: Config, way: str, temperature: bool) -> Tested:
+        """With a temperature that is fitted on the validation split, if it is asked for."""
+        prediction = predict_split(net, data.test, data, config, way)
+        found = summarise(prediction, data.test.targets)
+        if not (temperature and data.validation):
+            return cls(prediction, found, None)
+        held_out = predict_split(net, data.validation, data, config, way)
+        scaling = TemperatureScaling.fit(held_out.probs, data.validation.labels)
+        scaled = summarise(replace(prediction, probs=scaling.apply(prediction.probs)), data.test.targets)
+        del scaled["mutual_information"]  # how far the draws disagree, which have no temperature
+        return cls(prediction, found | scaled, scaling)
+
+    def scale(self, probs: Tensor) -> Tensor:
+        """Probabilities with the temperature, if there is one."""
+        return probs if self.scaling is None else self.scaling.apply(probs)
 
 
 def _other_settings(folder: RunFolder, **others: int | None) -> Config:
