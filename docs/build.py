@@ -49,6 +49,7 @@ PAGES = (
     "docs/performance.md",
     "docs/pruning.md",
     "docs/recipe.md",
+    "docs/recipe-choices.md",
     "docs/reliability.md",
     "docs/reproduction.md",
     "docs/reproduction-settings.md",

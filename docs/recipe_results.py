@@ -1,8 +1,9 @@
-"""The tables and the figure of recipe.md, from the result files of experiments/recipe."""
+"""The tables and the figure of recipe.md and recipe-choices.md, from the result files of experiments/recipe."""
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,12 +73,20 @@ def label_of(study: str, name: str, result: dict[str, Any]) -> str:
     """The method, and what else the run changes."""
     flat = flattened(listed(study)[name])
     others = "".join(f", {setting.replace('_', ' ')} {flat[setting]}" for setting in NAMED if setting in flat)
-    return result["labels"][way_of(result)].replace("Baseline", "plain") + others
+    label = result["labels"][way_of(result)].replace("Baseline", "plain")
+    if flat.get("over") == "weights":  # the paper's kind, which its tables call KSN
+        label = label.replace("KSN-E", "KSN-E weights")
+    return label + others
+
+
+def base_of(name: str) -> str:
+    """The run of which another is a variant with other sigmas; else its own name."""
+    return re.sub(r"-(cold|drifting|sigma-.+)$", "", name)
 
 
 def is_variant(name: str) -> bool:
-    """Whether a run is the recipe with other sigmas."""
-    return name.startswith(("ksn-sigma", "ksn-cold")) or name.endswith("-drifting")
+    """Whether a run is another one with other sigmas."""
+    return base_of(name) != name
 
 
 def differs_in_size(study: str, name: str) -> bool:
@@ -156,9 +165,9 @@ def with_other_sigmas() -> str:
     rows = []
     for study in ("fashion-mnist", "cifar10", "mnist", "budgets"):
         found = entries(study)
-        varied = {name.split("-")[0] for name in found if is_variant(name)}
+        varied = {base_of(name) for name in found if is_variant(name)}
         for name, entry in found.items():
-            if name.split("-")[0] in varied:
+            if base_of(name) in varied:
                 rows.append([study, entry.label, *(entry.shown(key) for key in KEYS), str(len(entry.found))])
     return table(["data", "Network", *(METRICS[key].heading for key in KEYS), "seeds"], rows)
 
