@@ -86,7 +86,17 @@ def risk_coverage(confidence, correct):
 
 
 def aurc(confidence, correct):
-    return sum(risk_at(c, confidence, correct) for c in confidence) / len(confidence)
+    """Ties in each of their rotations, in which every one of them is as often at every place."""
+    total, answered, errors = 0.0, 0, 0
+    for t in sorted(set(confidence), reverse=True):
+        tied = [not right for c, right in zip(confidence, correct, strict=True) if c == t]
+        for shift in range(len(tied)):
+            wrong = errors
+            for place, one in enumerate(tied[shift:] + tied[:shift], answered + 1):
+                wrong += one
+                total += wrong / place / len(tied)
+        answered, errors = answered + len(tied), errors + sum(tied)
+    return total / len(confidence)
 
 
 def threshold_at_risk(confidence, correct, risk):

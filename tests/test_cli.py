@@ -510,6 +510,22 @@ def test_evaluating_with_other_draws_and_on_out_of_distribution_images(command, 
     assert kept["ood"]["settings"]["samples"] == 5
 
 
+def test_predictions_for_other_data_are_never_taken_for_those_of_a_set_before(command, runs, images, monkeypatch):
+    """A kill between the predictions and what says whose they are."""
+    assert command("evaluate", runs / "ksn", "--samples", 2, "--ood", "digits").code == 0
+    write, written = RunFolder.write_prediction, []
+
+    def killed(self, *given):
+        write(self, *given)
+        written.append(given)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "write_prediction", killed)
+    assert command("evaluate", runs / "ksn", "--samples", 2, "--ood", f"folder:{images}").code != 0
+    assert "ood" not in RunFolder(runs / "ksn").found()
+
+
 def test_a_data_set_against_itself_is_no_better_than_chance_and_the_report_shows_it(command, runs, tmp_path):
     result = command("evaluate", runs / "ksn", "--samples", 2, "--ood", "digits")
     assert result.code == 0, result.err

@@ -203,6 +203,19 @@ def test_vcl_has_the_first_prior_once_and_then_the_posterior():
     torch.testing.assert_close(prior["trunk.0.weight"].moments().std, posterior.std.detach())
 
 
+def test_vcl_trains_numbers_without_axes_too():
+    class Scaled(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 8)
+            self.scale = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.scale * super().forward(x)
+
+    found = continual.learn([task_of(20)], Scaled(), continual.VCL(epochs=2, start_epochs=0), progress=False)
+    assert found.net.skeleton.trunk.scale != 1
+
+
 @pytest.mark.parametrize("weights", ["mean-field", "kernel-seed"])
 def test_a_task_leaves_the_heads_of_others_as_they_are(weights, monkeypatch):
     seen = []

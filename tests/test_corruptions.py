@@ -215,6 +215,7 @@ IMAGES = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
         (ArgumentError, r"severity is 0;", (IMAGES, "blur", 0)),
         (ArgumentError, r"severity is 1\.5;", (IMAGES, "blur", 1.5)),
         (ArgumentError, r"severity is True;", (IMAGES, "blur", True)),
+        (ArgumentError, r"severity is 3\.0;", (IMAGES, "blur", 3.0)),
         (ArgumentError, r"seed is -1;", (IMAGES, "blur", 1, -1)),
         (ArgumentTypeError, r"images is torch\.float32 of shape \(2, 1, 4, 4\); it must be uint8",
          (IMAGES.float(), "blur", 1)),

@@ -97,10 +97,19 @@ class Between(nn.Module):
             return self.norm(self.norm(y))
         if self.how == "in place":
             return self.norm(y) * y.mul_(2)
+        if self.how == "by name":
+            return self.norm(y) + self.other(input=y)
+        if self.how == "weight":
+            return self.norm(y) + nn.functional.conv2d(x, self.conv.weight)
+        if self.how == "norm's weight":
+            return self.norm(y) * self.norm.weight.sum()
         return self.norm(y), y
 
 
-@pytest.mark.parametrize("how", ["sum", "view", "activation", "two norms", "twice", "norm twice", "in place", "output"])
+HOWS = ["sum", "view", "activation", "two norms", "twice", "norm twice", "in place", "output"]
+
+
+@pytest.mark.parametrize("how", [*HOWS, "by name", "weight", "norm's weight"])
 def test_what_something_else_reads_stays(how):
     check_folds(Between(how), torch.randn(2, 2, 3, 3), left=2)
 

@@ -313,7 +313,7 @@ def test_an_unattainable_risk_abstains_always():
 def test_aurc_of_a_perfect_and_of_a_useless_ranking():
     correct = torch.tensor([True] * 6 + [False] * 2)
     assert metrics.aurc(torch.arange(8, 0, -1.0), correct) == pytest.approx((1 / 7 + 2 / 8) / 8)
-    assert metrics.aurc(torch.zeros(8), correct) == 0.25
+    assert metrics.aurc(torch.zeros(8), correct) == pytest.approx(0.25)
 
 
 # --- out of distribution
@@ -473,3 +473,4 @@ def test_the_generalised_area_is_its_closed_form_and_the_excess_is_over_the_best
         assert excess > 0
     order = correct.double() + torch.rand(300) / 2
     assert metrics.eaurc(order, correct) == pytest.approx(0, abs=1e-12)
+    assert metrics.eaurc(correct.double(), correct) == pytest.approx(0, abs=1e-12)  # also if all wrong ones tie

@@ -393,7 +393,7 @@ def test_a_model_and_data_of_your_own_in_python(tmp_path):
         evaluate(run.path, model=module)
     renamed = dataclasses.replace(data, class_names=("black", "white"))
     with pytest.raises(
-        DataError, match=r"classes \['black', 'white'\], and the run was trained on \['dark', 'bright'\]"
+        DataError, match=r"it has classes \['black', 'white'\] and not \['dark', 'bright'\]; put it back as it was"
     ):
         evaluate(run.path, model=module, data=renamed)
 

@@ -711,6 +711,15 @@ def test_a_hook_sees_every_draw():
     assert len({output.sum().item() for output in seen}) == 5
 
 
+def test_in_inference_mode_too_inputs_stay_as_they_are():
+    net, x = trained(ks.bayesianize(Writes(convolves=False))), IMAGES.clone()
+    expected = ks.predict(net, x, 3).probs
+    with torch.inference_mode():
+        for _ in range(2):
+            assert torch.allclose(ks.predict(net, x, 3).probs, expected, atol=1e-6)
+    assert torch.equal(x, IMAGES)
+
+
 def test_in_inference_mode_it_is_the_same():
     class Keeps(nn.Module):
         def __init__(self):

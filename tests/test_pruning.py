@@ -115,6 +115,10 @@ class TestPrune:
         assert kept(ks.prune(ks.prune(net, 0.5, "magnitude"), 0.75)) == [[False, False], [True, False]]
         with pytest.raises(ArgumentError, match=r"sparsity is 0.25, and 0.75 of the weights are zero already"):
             ks.prune(twice, 0.25)
+        third = ks.prune(ks.bayesianize(nn.Linear(3, 4, bias=False)), 1 / 3)
+        with pytest.raises(ArgumentError, match=r"sparsity is 0.1, and 0.3333 .* give at least 0.3334") as raised:
+            ks.prune(third, 0.1)
+        ks.prune(third, float(str(raised.value).split()[-1][:-1]))  # what it recommends is allowed
 
     def test_the_kl_is_that_of_what_is_left(self):
         net = known_network()
@@ -299,6 +303,13 @@ KINDS = [("weights", False), ("factors", False), ("channels", False), ("weights"
 
 
 class TestShrink:
+    @pytest.mark.parametrize(("over", "fixed"), KINDS)
+    @pytest.mark.parametrize("by", ["snr", "magnitude", "random"])
+    def test_a_network_in_double_precision_stays_in_it(self, over, fixed, by):
+        net = seeds(fixed, over).double()
+        smaller = ks.shrink(net, ks.core.least_budget(net), by)
+        assert {p.dtype for p in smaller.parameters()} == {torch.float64}
+
     @pytest.mark.parametrize(("over", "fixed"), KINDS)
     @pytest.mark.parametrize("by", ["snr", "magnitude"])
     def test_the_order_is_that_of_a_literal_reference(self, over, fixed, by):

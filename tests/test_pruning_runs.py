@@ -115,6 +115,20 @@ def test_what_can_not_be_done_leaves_nothing_behind(runs, tmp_path, arguments, e
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_curve_begins_where_the_network_is_and_ends_where_no_seed_can_go(runs, tmp_path):
+    prune_run(runs / "bnn", tmp_path / "sparse", sparsity=0.75)
+    found = pruning_curve(tmp_path / "sparse", sparsities=(0.5, 0.75, 0.9))
+    assert {p["share"] for p in found["points"] if p["what"] == "weights"} == {0.75, 0.9}
+    least = [p["share"] for p in pruning_curve(runs / "ksn", sparsities=(), shares=(0.9, 0.01))["points"]]
+    assert least == [0.0, 0.9, 0.9, 0.9]
+
+
+def test_a_pruned_run_says_what_its_file_holds(runs, tmp_path):
+    counts = prune_run(runs / "bnn", tmp_path / "a", sparsity=0.75)["parameters"]
+    net = RunFolder(tmp_path / "a").network()
+    assert counts["stored"] == sum(p.numel() for p in net.parameters()) > needed_parameters(net) == counts["trained"]
+
+
 def test_runs_that_can_not_be_pruned(runs, tmp_path):
     with pytest.raises(StorageError, match=r"is a run of the method 'baseline', whose network has no weight distrib"):
         pruning_curve(runs / "plain")

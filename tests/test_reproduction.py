@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import reproduction_worker as worker
+import scipy.stats
 import torch
 from run_files import run_config, run_result
 from typer.testing import CliRunner
@@ -40,10 +41,9 @@ from kernelseed.reproduction import (
     write_panels,
 )
 from kernelseed.reproduction.claims import verdicts
-from kernelseed.reproduction.pairing import Evidence, compare
+from kernelseed.reproduction.pairing import STUDENT, Comparison, Evidence, Trained, better, compare
 from kernelseed.reproduction.result_files import evidence, read_result, write_result
 from kernelseed.reproduction.running import finished_results
-from kernelseed.reproduction.tables import better
 from kernelseed.training import RunFolder
 
 TRAIN = "kernelseed.reproduction.running._train"
@@ -408,7 +408,7 @@ def test_accuracies_are_compared_image_by_image(accuracies, verdict):
     difference = (right[0] - right[1]).double()
     error = difference.std(correction=0) / 100
     assert (difference.mean() > 2 * error).int() - (difference.mean() < -2 * error).int() == verdict
-    assert compare("accuracy", *([Evidence(given.bool().numpy())] for given in right)) == verdict
+    assert compare("accuracy", *(trained(Evidence(given.bool().numpy())) for given in right)).better == verdict
 
 
 def made_up(accuracy, seed, classes=5, count=2000, sharpness=2.0):
@@ -443,24 +443,61 @@ def test_the_standard_error_is_that_of_the_bootstrap(key):
     assert found.parts(key).std() / 2000**0.5 == pytest.approx(np.std(resampled), rel=0.2)
 
 
+def trained(*found, **metrics):
+    """Trainings of the seeds 0, 1, ..., from their evidence."""
+    return {
+        seed: Trained({"accuracy": each.correct.mean() if each else 0.5, **metrics}, each)
+        for seed, each in enumerate(found)
+    }
+
+
 def test_a_difference_within_the_spread_of_seeds_is_chance():
     """By each seed's images alone the first is far better or far worse; the seeds contradict each other."""
     high, low = (Evidence(np.arange(10_000) < count) for count in (9_500, 9_000))
-    assert compare("accuracy", [high], [low]) == 1
-    assert compare("accuracy", [high, low], [low, high]) == 0
-    assert compare("accuracy", [high, high], [low, low]) == 1
+    assert compare("accuracy", trained(high), trained(low)) == Comparison(1, (0.95, 0.9), 1)
+    assert compare("accuracy", trained(high, low), trained(low, high)).better == 0
+    assert compare("accuracy", trained(high, high), trained(low, low)).better == 1
     middle = Evidence(np.arange(10_000) < 9_200)
     # differences 500 and 100: mean 300, its standard error 200 by seeds alone
-    assert compare("accuracy", [high, middle], [low, Evidence(np.arange(10_000) < 9_100)]) == 0
+    assert compare("accuracy", trained(high, middle), trained(low, Evidence(np.arange(10_000) < 9_100))).better == 0
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_two_rows_that_differ_by_chance_alone_are_told_apart_in_one_case_of_twenty(seeds):
+    """Accuracies that move by .008 from one training to the next, on the same images. Failure budget: 4.4 errors."""
+    draws = np.random.default_rng(seeds)
+
+    def row():
+        return trained(*(Evidence(draws.random(10_000) < 0.9 + 0.008 * draws.normal()) for _ in range(seeds)))
+
+    apart = sum(compare("accuracy", row(), row()).better != 0 for _ in range(400))
+    assert apart <= 20 + 4.4 * 20**0.5
+    assert apart >= 1
+
+
+def test_the_table_of_students_t_is_scipys():
+    expected = [scipy.stats.t.ppf(0.975, freedom) for freedom in range(1, len(STUDENT) + 1)]
+    np.testing.assert_allclose(STUDENT, expected, rtol=5e-4)
 
 
 def test_what_a_result_does_not_keep_is_not_compared():
-    assert compare("nll", [Evidence(np.ones(10, bool))], [made_up(0.5, 0, count=10)]) is None
     older = Evidence(np.ones(10_000, bool))  # a seed that does not keep what it needs is left out
     one, other = made_up(0.5, 0), made_up(0.5, 1)
-    assert compare("nll", [older, one], [one, other]) == compare("nll", [one], [other])
-    assert compare("mce", [made_up(0.5, 0)], [made_up(0.5, 1)]) is None
-    assert compare("accuracy", [], [made_up(0.5, 1)]) is None
+    first, second = trained(older, one, nll=1.0), trained(one, other, nll=2.0)
+    assert compare("nll", first, second).seeds == 1
+    assert compare("nll", first, second) == compare("nll", {1: first[1]}, {1: second[1]})
+    assert compare("nll", trained(older, nll=1.0), trained(other, nll=1.3)) == Comparison(1, (1.0, 1.3), 1)
+    assert compare("mce", trained(one, mce=1.0), trained(other, mce=0.9)).better == 0
+    assert compare("accuracy", {}, trained(other)) is None
+
+
+def test_rows_are_compared_seed_by_seed():
+    """The second has a seed more, which does not count, and their order does not matter."""
+    high, low = (Evidence(np.arange(10_000) < count) for count in (9_500, 9_000))
+    first, second = trained(high, low), trained(high, low, high)
+    assert compare("accuracy", first, second) == Comparison(0, (0.925, 0.925), 2)
+    assert compare("accuracy", first, dict(reversed(second.items()))) == Comparison(0, (0.925, 0.925), 2)
+    assert compare("accuracy", {1: first[1]}, {0: second[0]}) is None
 
 
 def test_the_same_images_tell_smaller_differences():
@@ -468,7 +505,7 @@ def test_the_same_images_tell_smaller_differences():
     results = {n: [result(config_of(n), (a, *GOOD[1:]))] for n, a in (("ksn-0.25", 0.903), ("bnn", 0.9))}
     lines = {line.row.name: line for line in paper_table("mnist", results).lines}
     assert better("accuracy", 0.903, 0.9) == 0
-    assert compare("accuracy", lines["KSN-E 0.25"].evidence, lines["BNN-E"].evidence) == 1
+    assert compare("accuracy", lines["KSN-E 0.25"].trained, lines["BNN-E"].trained).better == 1
     assert _smaller_and_accurate(results) == "yes"
     del results["bnn"][0]["correct"]  # as in results of an older version
     assert _smaller_and_accurate(results) == "even"
@@ -585,5 +622,5 @@ def test_a_table_from_real_trainings(tmp_path, monkeypatch):
     lines = [line for line in paper_table("mnist", found).lines if line.cells["nll"].ours is not None]
     assert [line.row.name for line in lines] == ["VOGN", "KSN-E 0.25", "KSN-P 0.25"]
     for line in lines:
-        assert line.evidence[0].correct.mean() == line.cells["accuracy"].ours
+        assert line.trained[0].evidence.correct.mean() == line.cells["accuracy"].ours
     assert "| VOGN, 1 draw a step |" in (tmp_path / "small/mnist/table.md").read_text()

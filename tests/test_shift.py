@@ -13,7 +13,7 @@ from kernelseed.core import likelihoods, prediction
 from kernelseed.core.predictive import concatenate
 from kernelseed.data import CORRUPTIONS, Batches, Dataset, Split, corrupt
 from kernelseed.errors import ArgumentError, ConfigError, DataError
-from kernelseed.training import average_curve, shift_curves
+from kernelseed.training import Config, average_curve, averages, shift_curves
 from kernelseed.training.elsewhere import fitted, load_elsewhere, told_apart
 
 # --- scores
@@ -94,6 +94,9 @@ def test_one_network_is_not_asked_for_the_disagreement_of_draws():
     inside, outside = (ks.Classification.from_logits(torch.randn(1, 8, 3)) for _ in range(2))
     assert set(told_apart(inside, outside, one_draw=True)) == {"max_probability", "entropy", "energy"}
     assert len(told_apart(inside, outside, one_draw=False)) == 5
+    assert not averages(Config(method="ksn"), "mean")
+    assert averages(Config(method="ksn"), "ensemble")
+    assert averages(Config(method="ensemble"), "mean")  # of its networks
 
 
 # --- shift

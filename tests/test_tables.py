@@ -94,6 +94,9 @@ def test_semicolons_quotes_a_mark_of_order_and_another_file_to_test_on(table, tm
     (tmp_path / "other.csv").write_bytes(text.encode())
     one, two = load(f"csv:{table}", target="price"), load(f"csv:{tmp_path / 'other.csv'}", target="price")
     assert torch.equal(one.train.inputs, two.train.inputs)
+    (tmp_path / "quoted.csv").write_text('"price, in EUR";"area, in m2";rooms\n1;2;3\n4;5;6\n7;8;9\n1;1;1\n')
+    data = load(f"csv:{tmp_path / 'quoted.csv'}", target="rooms", test=0.4)
+    assert data.table.features == ("price, in EUR", "area, in m2")
     more = write(tmp_path / "test.csv", [("extra", 1300, "red", 2.5)], "note,price,colour,size")
     data = load(f"csv:{table}", target="price", test=str(more))
     assert len(data.train) == 60
@@ -376,12 +379,13 @@ def test_a_table_that_changed_is_not_resumed_or_evaluated(small, tmp_path):
     config = replace(small, data=f"csv:{path}", epochs=2, method="baseline", options={})
     run = killed(config, tmp_path / "run", step=1)
     write(path, houses(20)[:-1])
-    with pytest.raises(DataError, match=r"is not the table that .* was started with"):
+    changed = r"is not the data that .* was started with: it has train \d+ and not \d+; put it back"
+    with pytest.raises(DataError, match=changed):
         train(None, run.path, resume=True, progress=False)
     write(path, houses(20))
     train(None, run.path, resume=True, progress=False)
     write(path, houses(20)[:-1])
-    with pytest.raises(DataError, match=r"is not the table that .* was started with"):
+    with pytest.raises(DataError, match=changed):
         evaluate(run.path)
 
 

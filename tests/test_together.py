@@ -165,7 +165,7 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
         self.register_buffer("calls", torch.zeros(()))
-        self.extra, self.seen = extra, []
+        self.extra, self.seen, self.kept = extra, [], {"last": None}
 
     def forward(self, x):
         return {"logits": self.last(self.extra(self, self.norm(self.first(x)).relu()))}
@@ -178,6 +178,11 @@ def counting(net, x):
 
 def remembering(net, x):
     net.seen.append(x)
+    return x
+
+
+def keeping(net, x):
+    net.kept["last"] = x
     return x
 
 
@@ -230,7 +235,7 @@ class Counted:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("extra", [counting, remembering, assigning, branching, noisy, wrong])
+@pytest.mark.parametrize("extra", [counting, remembering, keeping, assigning, branching, noisy, wrong])
 def test_what_vmap_cannot_take_runs_one_by_one(extra):
     net = trained(ks.germinate(Net(extra), 0.5, min_rank=2, over="weights"))
     made, ensemble = draws(net), None
@@ -246,6 +251,8 @@ def test_what_vmap_cannot_take_runs_one_by_one(extra):
         if extra is counting:
             assert net.skeleton.calls - before == len(made)
         assert len(net.skeleton.seen) - seen == (len(made) if extra is remembering else 0)
+        if extra is keeping:
+            assert not torch._C._functorch.is_batchedtensor(net.skeleton.kept["last"])
 
 
 @torch.no_grad()

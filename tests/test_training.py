@@ -98,6 +98,30 @@ def tiny(images):
     return Config(data=f"folder:{images}", width=4, epochs=3, batch_size=16, samples=2, update_bn=0)
 
 
+# A run's data
+
+
+def test_a_folder_of_other_classes_is_not_taken_for_the_runs_data(images, tiny, tmp_path):
+    """With `bright` under another name, all labels would be others."""
+    folder = shutil.copytree(images, tmp_path / "images")
+    config = dataclasses.replace(tiny, data=f"folder:{folder}", epochs=1)
+    train(config, tmp_path / "run", progress=False)
+    (folder / "bright").rename(folder / "a light one")
+    changed = r"it has classes \['a light one', 'dark'\] and not \['bright', 'dark'\]; put it back as it was"
+    for use in (ks.training.evaluate, ks.training.pruning_curve):
+        with pytest.raises(DataError, match=changed):
+            use(tmp_path / "run")
+    with pytest.warns(UserWarning, match=f"no images in the report: .*{changed}"):
+        (record, _) = ks.report.read([tmp_path / "run"])
+    assert record.images is None
+    run = killed(dataclasses.replace(config, data=f"folder:{images}"), tmp_path / "killed", step=1)
+    described = json.loads((run.path / "config.json").read_text())
+    described["data"]["classes"] = ["bright", "night"]
+    (run.path / "config.json").write_text(json.dumps(described))
+    with pytest.raises(DataError, match="is not the data that"):
+        train(None, run.path, resume=True, progress=False)
+
+
 # A run is a folder
 
 

@@ -25,7 +25,7 @@ class Outcome:
     accuracy: Tensor
     net: nn.Module
     parameters: int
-    """What is trained."""
+    """What is stored; identity germinators, which are not trained, count too."""
     plain_parameters: int
     """Those of the plain network with the same heads."""
 

@@ -98,6 +98,9 @@ class VCL(Approach[Priors]):
             for name, parameter in weight.named_parameters():
                 if parameter.requires_grad:
                     rates.setdefault(self._rate(weight, name), []).append(parameter)
+        for parameter in net.skeleton.parameters():  # numbers without axes, which are no weights
+            if parameter.requires_grad:
+                rates.setdefault(self.lr, []).append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in rates.items()]
 
     def _rate(self, weight: WeightDistribution, parameter: str) -> float:

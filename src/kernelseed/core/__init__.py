@@ -27,13 +27,13 @@ from kernelseed.core.posterior_prior import PosteriorPrior
 from kernelseed.core.prediction import evaluating, make_draws, predict
 from kernelseed.core.predictive import Classification, Regression
 from kernelseed.core.priors import Prior, ScaleMixture
-from kernelseed.core.pruning import ORDERS, needed_parameters, prune, whole
+from kernelseed.core.pruning import ORDERS, is_prunable, needed_parameters, prune, whole
 from kernelseed.core.ranks import ALLOCATIONS, seed_rank
 from kernelseed.core.rho_gaussian import RHO_OFFSET
 from kernelseed.core.schedules import Moment, Schedule
 from kernelseed.core.seed_networks import BUDGET, DEFAULT_OVER, DELTA, FACTOR_SIGMAS, MIN_RANK, OVER, germinate
 from kernelseed.core.seeds import derive_seed, generator_for
-from kernelseed.core.shrinking import plain_parameters, shrink
+from kernelseed.core.shrinking import least_budget, plain_parameters, shrink
 from kernelseed.core.storage import CONFIG, WEIGHTS, describe, load, read_weights, save, write_weights
 from kernelseed.core.twin import call_with
 from kernelseed.core.weights import (
@@ -105,6 +105,8 @@ __all__ = [
     "germinate",
     "identity_factors",
     "inverse_softplus",
+    "is_prunable",
+    "least_budget",
     "likelihoods",
     "load",
     "make_draws",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -20,3 +21,12 @@ def check_number(name: str, value: Any, remedy: str) -> None:
     """An error unless the value is a number; its limits are its function's."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ArgumentTypeError(f"{name} is {value!r}; it must be a number: {remedy}.")
+
+
+def rounded_up(share: float) -> float:
+    """A share to four digits, so that what a message recommends is allowed.
+
+    >>> rounded_up(1 / 3)
+    0.3334
+    """
+    return math.ceil(1e4 * share) / 1e4

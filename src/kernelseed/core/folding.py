@@ -81,10 +81,10 @@ def _pairs(module: nn.Module, example: Any) -> list[tuple[_ConvNd, _BatchNorm]]:
             owners[id(parameter)] = owners.get(id(parameter), 0) + 1
     handles = []
     for each in module.modules():
-        if type(each) in CONVOLUTIONS:
-            handles.append(each.register_forward_hook(watch.convolved))
-        elif type(each) in NORMS:
-            handles += [each.register_forward_pre_hook(watch.norm), each.register_forward_hook(watch.normed)]
+        if type(each) in CONVOLUTIONS or type(each) in NORMS:
+            watch.owners |= {id(parameter): each for parameter in each.parameters(recurse=False)}
+            handles.append(each.register_forward_pre_hook(watch.begins, with_kwargs=True))
+            handles.append(each.register_forward_hook(watch.ends))
     try:
         with evaluating([module]), watch:
             output = call(module, example)
@@ -103,12 +103,12 @@ def _pairs(module: nn.Module, example: Any) -> list[tuple[_ConvNd, _BatchNorm]]:
         for norm, convolution in watch.before.items()
         if watch.calls[norm] == watch.calls[convolution] == 1 and not watch.readers[id(watch.outputs[convolution])]
         if isinstance(norm, _BatchNorm) and isinstance(convolution, _ConvNd) and norm.running_mean is not None
-        if is_plain(norm) and is_plain(convolution)
+        if is_plain(norm) and is_plain(convolution) and not watch.read_elsewhere & {norm, convolution}
     ]
 
 
 class _Watch(TorchDispatchMode):
-    """Counts who reads the outputs of convolutions, other than a BatchNorm that gets them as they are."""
+    """Who reads the outputs of convolutions, but for a BatchNorm that gets them as they are, and others' parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,12 +117,19 @@ class _Watch(TorchDispatchMode):
         self.readers: dict[int, int] = {}
         self.calls: dict[nn.Module, int] = {}
         self.before: dict[nn.Module, nn.Module] = {}
-        self.inside = False
+        self.owners: dict[int, nn.Module] = {}
+        """The layer of a parameter, by the parameter's id."""
+        self.read_elsewhere: set[nn.Module] = set()
+        """The layers whose parameters something else reads too."""
+        self.running: nn.Module | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and count it for each output that it reads."""
-        if not self.inside:
-            for tensor in tree_leaves((args, kwargs)):
+        """Run the operation, and count it for each output and parameter that it reads."""
+        for tensor in tree_leaves((args, kwargs)):
+            owner = self.owners.get(id(tensor), self.running)
+            if owner is not None and owner is not self.running:
+                self.read_elsewhere.add(owner)
+            if type(self.running) not in NORMS:  # what it reads is its input, which has been seen
                 self.read(tensor)
         return func(*args, **(kwargs or {}))
 
@@ -131,20 +138,17 @@ class _Watch(TorchDispatchMode):
         if id(tensor) in self.readers:
             self.readers[id(tensor)] += 1
 
-    def convolved(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
-        """After a convolution."""
-        self.calls[layer] = self.calls.get(layer, 0) + 1
-        self.outputs[layer], self.makers[id(output)], self.readers[id(output)] = output, layer, 0
-
-    def norm(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Before a BatchNorm: what it reads itself does not count."""
-        self.calls[layer] = self.calls.get(layer, 0) + 1
-        self.inside = True
-        if inputs and id(inputs[0]) in self.makers:
-            self.before[layer] = self.makers[id(inputs[0])]
+    def begins(self, layer: nn.Module, inputs: tuple[Any, ...], by_name: dict[str, Any]) -> None:
+        """Before a layer."""
+        self.calls[layer], self.running = self.calls.get(layer, 0) + 1, layer
+        x = next(iter((*inputs, *by_name.values())), None)
+        if type(layer) in NORMS and id(x) in self.makers:
+            self.before[layer] = self.makers[id(x)]
             if list(self.before.values()).count(self.before[layer]) > 1:
-                self.read(inputs[0])
+                self.read(x)
 
-    def normed(self, layer: nn.Module, inputs: Any, output: Any) -> None:
-        """After a BatchNorm."""
-        self.inside = False
+    def ends(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        """After a layer."""
+        self.running = None
+        if type(layer) in CONVOLUTIONS:
+            self.outputs[layer], self.makers[id(output)], self.readers[id(output)] = output, layer, 0

@@ -105,7 +105,7 @@ class SameInputs:
         own = _each(x, _copy)
         before = _versions(own)
         output = call(draw, own)
-        self.written = _versions(own) != before if before is not None else None
+        self.written = not _equal(own, x) if before is None else _versions(own) != before
         return output
 
 
@@ -117,6 +117,10 @@ def _versions(x: Any) -> list[int] | None:
     """How often each tensor was written into; None where it is not counted, in inference mode."""
     tensors = list(tensors_of(x))
     return None if any(t.is_inference() for t in tensors) else [t._version for t in tensors]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(tensors_of(one), tensors_of(other), strict=True))
 
 
 def _each(x: Any, change: Callable[[Any], Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.arguments import check_number
+from kernelseed.core.arguments import check_number, rounded_up
 from kernelseed.core.conversion import deep_copy
 from kernelseed.core.distributions import at_least_float32
 from kernelseed.core.network import BayesianModule
@@ -45,12 +45,11 @@ def prune(net: BayesianModule, sparsity: float = 0.75, by: str = "snr", *, seed:
         raise ArgumentError(f"sparsity is {sparsity}; it is the share of weights to set to zero: 0 <= sparsity < 1.")
     generator = generator_for("prune", seed)
     scores = {name: _weight_scores(name, weight, by, generator) for name, weight in net.weights.items()}
-    total = sum(weight.num_weights for weight in net.weights.values())
-    gone = sum(int((score < 0).sum()) for score in scores.values())
-    count = math.floor(sparsity * total + 0.5)
+    total, gone, count = _counts(net, sparsity)
     if count < gone:
         raise ArgumentError(
-            f"sparsity is {sparsity}, and {gone / total:.4g} of the weights are zero already: give at least that."
+            f"sparsity is {sparsity}, and {gone / total:.4g} of the weights are zero already: give at least "
+            f"{rounded_up(gone / total):g}."
         )
     kept = above_the_least(torch.cat([score.flatten() for score in scores.values()]), count)
     parts = kept.split([score.numel() for score in scores.values()])
@@ -58,6 +57,20 @@ def prune(net: BayesianModule, sparsity: float = 0.75, by: str = "snr", *, seed:
         name: Pruned(copy.deepcopy(whole(weight)), part.reshape(weight.shape).clone())
         for (name, weight), part in zip(net.weights.items(), parts, strict=True)
     })  # fmt: skip
+
+
+def is_prunable(net: BayesianModule, sparsity: float) -> bool:
+    """Whether no more of the weights are zero already."""
+    _, gone, count = _counts(net, sparsity)
+    return gone <= count
+
+
+def _counts(net: BayesianModule, sparsity: float) -> tuple[int, int, int]:
+    """How many weights there are, how many of them are pruned, and how many would be."""
+    weights = net.weights.values()
+    total = sum(weight.num_weights for weight in weights)
+    gone = sum(weight.num_weights - weight.num_kept for weight in weights if isinstance(weight, Pruned))
+    return total, gone, math.floor(sparsity * total + 0.5)
 
 
 def needed_parameters(net: nn.Module) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kernelseed.core.arguments import check_number
+from kernelseed.core.arguments import check_number, rounded_up
 from kernelseed.core.distributions import at_least_float32
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.pruning import rebuilt, require_bayesian, require_order, whole
@@ -41,19 +41,19 @@ def shrink(net: BayesianModule, budget: float = 0.2, by: str = "snr", *, seed: i
     require_bayesian(net, "shrunk")
     require_order(by)
     check_number("budget", budget, "the share of the plain network's parameters that is left")
-    seeds = {name: Seed(name, whole(weight)) for name, weight in net.weights.items() if weight.rank is not None}
+    seeds = _seeds(net)
     _require_seeds(net, seeds)
-    plain, stored = plain_parameters(net), _count(net)
+    plain, stored, least = plain_parameters(net), _count(net), _least(net, seeds)
     if not 0 < budget < math.inf:
         raise ArgumentError(
             f"budget is {budget}; it is a share of the plain network's parameters, such as 0.2: above 0."
         )
     allowed = math.floor(budget * plain + 1e-9)
-    least = stored - sum(seed.cost * (seed.rank - 1) for seed in seeds.values())
     if not least <= allowed <= stored:
         raise ArgumentError(
             f"budget is {budget}, {allowed:,} of the plain network's {plain:,} parameters; the network has {stored:,}, "
-            f"and {least:,} with one channel a seed: give at least {_up(least / plain)}, and no more than it has."
+            f"and {least:,} with one channel a seed: give at least {rounded_up(least / plain):g}, and no more "
+            "than it has."
         )
     generator = generator_for("shrink", seed)
     worth = {name: seed.scores(by, generator) for name, seed in seeds.items()}
@@ -66,6 +66,20 @@ def shrink(net: BayesianModule, budget: float = 0.2, by: str = "snr", *, seed: i
 
 def _with_zeros_of(weight: WeightDistribution, smaller: WeightDistribution) -> WeightDistribution:
     return Pruned(smaller, weight.kept.clone()) if isinstance(weight, Pruned) else smaller
+
+
+def least_budget(net: BayesianModule) -> float:
+    """The smallest budget that `shrink` takes: one channel a seed."""
+    return _least(net, _seeds(net)) / plain_parameters(net)
+
+
+def _seeds(net: BayesianModule) -> dict[str, Seed]:
+    return {name: Seed(name, whole(weight)) for name, weight in net.weights.items() if weight.rank is not None}
+
+
+def _least(net: BayesianModule, seeds: dict[str, Seed]) -> int:
+    """The parameters that are left with one channel a seed."""
+    return _count(net) - sum(seed.cost * (seed.rank - 1) for seed in seeds.values())
 
 
 def plain_parameters(net: BayesianModule) -> int:
@@ -101,7 +115,7 @@ class Seed:
         assert factors is not None
         germinator, seed = (at_least_float32(factor).square() for factor in factors)
         if by == "magnitude":
-            precision = torch.ones((), device=seed.device).expand(len(germinator), seed[0].numel())
+            precision = torch.ones((), dtype=seed.dtype, device=seed.device).expand(len(germinator), seed[0].numel())
         elif moments.std is None:
             mean_square = at_least_float32(moments.mean).square().mean()
             precision = (1 / mean_square.clamp_min(1e-30)).expand(len(germinator), seed[0].numel())
@@ -157,8 +171,3 @@ def _require_seeds(net: BayesianModule, seeds: dict[str, Seed]) -> None:
 
 def _count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def _up(share: float) -> str:
-    """Rounded so that it is allowed."""
-    return f"{math.ceil(1e4 * share) / 1e4:g}"

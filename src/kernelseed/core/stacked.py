@@ -160,7 +160,7 @@ def _state(module: nn.Module) -> list[Any] | None:
                 return None
             found.append((id(value), value._version if isinstance(value, Tensor) else None))
             if isinstance(value, (list, dict, set)):
-                found.append(len(value))
+                found.append([id(part) for part in (value.values() if isinstance(value, dict) else value)])
     return found
 
 

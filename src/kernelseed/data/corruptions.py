@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -97,7 +98,7 @@ def _check_images(images: Tensor) -> None:
 
 def check_severity(severity: int) -> None:
     """Raise unless it is one of SEVERITIES."""
-    if isinstance(severity, bool) or severity not in SEVERITIES:
+    if not isinstance(severity, Integral) or isinstance(severity, bool) or severity not in SEVERITIES:
         raise ArgumentError(f"severity is {severity!r}; it is a whole number from 1, just visible, to 5, hard to see.")
 
 
@@ -221,7 +222,10 @@ def _block_means(side: int, blocks: int) -> Tensor:
 
 
 def _elastic(x: Tensor, share: float, draws: Draws) -> Tensor:
-    """Places moved by smooth random fields (Simard et al., 2003) of a root mean square of `share` of the side."""
+    """Places moved by smooth random fields (Simard et al., 2003): `share` of the side is their root mean square.
+
+    That is along each axis; a place moves by 1.4 of it.
+    """
     height, width = x.shape[-2:]
     side = min(height, width)
     margin = math.ceil(3 * ELASTIC_SMOOTHNESS * side)  # or the field would be stronger at the edges
@@ -262,7 +266,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "brightness": Corruption("added, where white is 1", (0.1, 0.25, 0.4, 0.55, 0.7), _brightness),
     "pixelation": Corruption("pixels left, of each side", (0.85, 0.65, 0.48, 0.33, 0.2), _pixelation),
     "elastic": Corruption(
-        "root mean square of the displacement, of the shorter side", (0.014, 0.028, 0.043, 0.062, 0.085), _elastic
+        "root mean square of the displacement along each axis, of the shorter side",
+        (0.014, 0.028, 0.043, 0.062, 0.085),
+        _elastic,
     ),
     "occlusion": Corruption("side of a grey square, of the shorter side", (0.2, 0.3, 0.42, 0.55, 0.7), _occlusion),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -132,7 +133,7 @@ def _columns(
 
 def _rows(heading: str, file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     """Rows that are not empty, with the numbers that a spreadsheet gives them: the heading is row 1."""
-    separator = max(SEPARATORS, key=heading.count)
+    separator = max(SEPARATORS, key=re.sub('"[^"]*"', "", heading).count)  # not those of a quoted name
     for number, row in enumerate(csv.reader(_chained(heading, file), delimiter=separator, strict=True), 1):
         if row:
             yield number, row

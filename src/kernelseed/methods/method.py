@@ -49,6 +49,8 @@ class Method(ABC):
 
     random: ClassVar[bool] = False
     """Whether prediction can average over draws."""
+    several: ClassVar[bool] = False
+    """Whether it trains several networks, whose average is its one way to predict."""
     distributed: ClassVar[bool] = True
     """Whether gradients are averaged over processes, so that many can train one network."""
     clips: ClassVar[bool] = True

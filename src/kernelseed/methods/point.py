@@ -61,6 +61,7 @@ class Ensemble(GradientMethod):
     """A deep ensemble: plain networks from different starts, trained side by side on the same batches."""
 
     members: int = setting(5, "how many networks the ensemble has", least=1, most=1000)
+    several: ClassVar[bool] = True
 
     @property
     def keeps_weights(self) -> bool:

@@ -28,19 +28,26 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def aurc(confidence: Tensor, correct: Tensor) -> float:
-    """The area under the risk-coverage curve: the mean over examples of the risk at their confidence.
+    """The area under the risk-coverage curve: the mean over n of the error rate of the n most confident answers.
+
+    Ties come in random order; it is the mean over these orders.
 
     >>> round(aurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False])), 4)
     0.25
     """
-    coverage, risk = risk_coverage(confidence, correct)
-    return (coverage.diff(prepend=coverage.new_zeros(1)) * risk).sum().item()
+    _, coverage, risk = _selective(confidence, correct)
+    start, count = coverage.new_zeros(1), len(correct)
+    answered, errors = torch.cat([start, coverage * count]), torch.cat([start, risk * coverage * count])
+    n = torch.arange(1, count + 1, dtype=torch.float64, device=coverage.device)
+    after = torch.searchsorted(answered.round(), n)  # among ties, errors rise in a line
+    share = (n - answered[after - 1]) / (answered[after] - answered[after - 1])
+    return (errors[after - 1].lerp(errors[after], share) / n).mean().item()
 
 
 def eaurc(confidence: Tensor, correct: Tensor) -> float:
     """The excess of `aurc` over the best order, in which every correct answer comes before every wrong one.
 
-    It is 0 for a confidence that tells right from wrong, whatever the error rate.
+    It is 0, up to rounding, for a confidence that tells right from wrong, whatever the error rate.
 
     >>> eaurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False]))
     0.0

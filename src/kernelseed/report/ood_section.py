@@ -33,8 +33,8 @@ def section(shown: Sequence[Shown]) -> Section | None:
             "Predictive entropy on the test data (upward) and on out-of-distribution data (downward, hollow), as "
             "shares on a square-root scale. AUROC is the chance that an out-of-distribution example has the higher "
             "score: 0.5 is guessing, 1 is perfect. AUPR is the average precision with out-of-distribution as the "
-            "positive class; FPR is the share of test examples that are flagged when 95% of the others are. A mean "
-            "is one network, without draws that could disagree."
+            "positive class; FPR is the share of test examples that are flagged when 95% of the others are. One "
+            "network, as a mean is, has no draws that could disagree."
         )
     ]
     for name in names:

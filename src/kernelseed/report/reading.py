@@ -15,7 +15,7 @@ from kernelseed.data import Dataset
 from kernelseed.errors import DataError
 from kernelseed.models import GIVEN
 from kernelseed.report.record import Record, RegressionRecord, RunRecord
-from kernelseed.training import RunFolder
+from kernelseed.training import RunFolder, averages
 
 
 def read(paths: Sequence[Path], data_dir: Path | None = None, data: Dataset | None = None) -> list[Record]:
@@ -62,7 +62,7 @@ def records(path: Path, name: str, data_dir: Path | None = None, data: Dataset |
             "name": name,
             "method": result["config"]["method"],
             "label": result["labels"][way],
-            "parameters": result["parameters"]["trained"],
+            "parameters": result["parameters"]["stored"],
             "plain_parameters": result["parameters"]["plain"],
             "metrics": result["metrics"][way],
             "curves": curves,
@@ -104,7 +104,7 @@ def _of_classes(
         probs=prediction.probs.numpy(),
         labels=labels.numpy(),
         entropy=prediction.entropy.numpy(),
-        mutual_information=prediction.mutual_information.numpy() if way == "ensemble" else None,
+        mutual_information=prediction.mutual_information.numpy() if averages(run.training_config(), way) else None,
         class_names=run.config()["data"]["classes"],
         images=images,
         way=way,
@@ -123,5 +123,4 @@ def _flat(numbers: Tensor) -> np.ndarray:
 
 
 def _test_images(run: RunFolder, data_dir: Path | None, data: Dataset | None) -> Tensor:
-    config = run.training_config()
-    return data.test.images if data is not None and config.data == GIVEN else config.load_data(data_dir).test.images
+    return run.data(data if run.training_config().data == GIVEN else None, data_dir).test.images

@@ -78,10 +78,10 @@ class RunRecord(Record):
     probs: np.ndarray  # (N, K) predictive probabilities
     labels: np.ndarray  # (N,) true classes
     entropy: np.ndarray  # (N,) predictive entropy in nats
-    mutual_information: np.ndarray | None  # (N,) in nats; None where there is no ensemble
+    mutual_information: np.ndarray | None  # (N,) in nats; None where one network predicts
     class_names: list[str]
     images: np.ndarray | None  # (N, C, H, W) uint8 test images
-    way: str = "ensemble"  # how it predicts: by the average over draws, or by the "mean"
+    way: str = "ensemble"  # how it predicts: by the average over draws, or by the one "mean"
     found: dict[str, dict] = field(default_factory=dict)  # what `RunFolder.found` has, by name: "shift", "ood", ...
     ood_entropy: dict[str, np.ndarray] = field(default_factory=dict)  # (M,) on each out-of-distribution data set
     validation: tuple[np.ndarray, np.ndarray] | None = None  # probabilities and labels of what was held out

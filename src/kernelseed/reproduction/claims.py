@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelseed.metrics import METRICS
-from kernelseed.reproduction.pairing import compare
-from kernelseed.reproduction.tables import Line, Table, better
+from kernelseed.reproduction.pairing import better, compare
+from kernelseed.reproduction.tables import Line, Table
 
 WORDS = {1: "yes", 0: "even", -1: "no"}
 
@@ -56,7 +56,7 @@ class Verdict:
     ours: tuple[float, float] | None
     here: str
     seeds: int
-    """The number of our seeds that it stands on."""
+    """The number of our seeds that it stands on, and over which our numbers are averaged."""
 
 
 def verdicts(shown: Table) -> list[Verdict]:
@@ -69,13 +69,12 @@ def _judged(claim: Claim, shown: Table) -> Iterable[Verdict]:
     first, second = lines[claim.first], lines[claim.second]
     for key in claim.metrics:
         one, other = first.cells[key], second.cells[key]
-        paper, in_paper, ours, here = None, "", None, ""
+        paper, in_paper, ours, here, seeds = None, "", None, "", 0
         if not claim.own:
             paper, in_paper = (one.paper, other.paper), WORDS[better(key, one.paper, other.paper)]
-        if one.ours is not None and other.ours is not None:
-            paired = compare(key, first.evidence, second.evidence)
-            ours, here = (one.ours, other.ours), WORDS[better(key, one.ours, other.ours) if paired is None else paired]
-        yield Verdict(claim, key, paper, in_paper, ours, here, min(first.seeds, second.seeds))
+        if (found := compare(key, first.trained, second.trained)) is not None:
+            ours, here, seeds = found.values, WORDS[found.better], found.seeds
+        yield Verdict(claim, key, paper, in_paper, ours, here, seeds)
 
 
 def claims_markdown(tables: Sequence[Table]) -> str:

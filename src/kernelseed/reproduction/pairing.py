@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,8 @@ from kernelseed.metrics import METRICS, reliability
 
 TEST_IMAGES = 10_000
 """The size of the test set, the same in all four data sets."""
+STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""How many standard errors a mean over 2, 3, ... seeds may be off in one case of twenty: Student's t."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +61,68 @@ class Evidence:
         return (weight[index] * (confidence - torch.from_numpy(self.correct).double())).numpy()
 
 
-def compare(key: str, first: Sequence[Evidence], second: Sequence[Evidence]) -> int | None:
-    """1 if the first of two rows is better in a metric, -1 if the second is, 0 if the difference may be chance.
+@dataclass(frozen=True)
+class Trained:
+    """What came of one training of a row."""
 
-    Both have one piece of evidence per seed, about the same images. The mean difference must exceed two standard
-    errors, which come from the images (paired: what both rows have in common does not count) and, if there are several
-    seeds, from the spread of the difference over seeds. Seeds whose results don't keep what the metric needs are left
-    out; None if no seed is left.
+    metrics: Mapping[str, float]
+    evidence: Evidence | None
+    """None if its result keeps nothing of each image."""
+
+    def has(self, key: str) -> bool:
+        """Whether a metric can be compared image by image."""
+        return self.evidence is not None and self.evidence.has(key)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Which of two rows is better, and what that stands on."""
+
+    better: int
+    """1 if the first is, -1 if the second is, 0 if the difference may be chance."""
+    values: tuple[float, float]
+    """The metric of each row, averaged over the seeds that were compared."""
+    seeds: int
+
+
+def compare(key: str, first: Mapping[int, Trained], second: Mapping[int, Trained]) -> Comparison | None:
+    """Compare two rows in a metric by the seeds that both have; None if there are none.
+
+    The mean difference must exceed twice its standard error, which comes from the test images (paired: what both rows
+    have in common does not count). Where there are several seeds, the spread of the difference over them, times
+    Student's t, is added to it in squares. One seed speaks of these two networks, and not of others trained alike.
+    Seeds whose results don't keep what this needs are left out; where no other is there, see `better`.
     """
-    pairs = [pair for pair in zip(first, second, strict=False) if all(each.has(key) for each in pair)]
+    pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     if not pairs:
         return None
+    tested = [pair for pair in pairs if all(each.has(key) for each in pair)]
+    pairs = tested or pairs
+    one, other = (statistics.fmean(each[row].metrics[key] for each in pairs) for row in (0, 1))
+    word = _tested(key, [(a.evidence, b.evidence) for a, b in tested]) if tested else better(key, one, other)
+    return Comparison(word, (one, other), len(pairs))
+
+
+def _tested(key: str, pairs: list[Any]) -> int:
     differences = np.stack([one.parts(key) - other.parts(key) for one, other in pairs])
-    by_seed = differences.mean(1)
-    of_images = differences.mean(0).std() / math.sqrt(differences.shape[1])
-    of_seeds = by_seed.std(ddof=1) / math.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
-    return sign(METRICS[key].gain(by_seed.mean(), 0.0), 2 * math.hypot(of_images, of_seeds))
+    by_seed, count = differences.mean(1), len(pairs)
+    within = 2 * differences.mean(0).std() / math.sqrt(differences.shape[1])
+    if count > 1:
+        student = STUDENT[count - 2] if count - 2 < len(STUDENT) else 2.0
+        within = math.hypot(within, student * by_seed.std(ddof=1) / math.sqrt(count))
+    return sign(METRICS[key].gain(by_seed.mean(), 0.0), within)
+
+
+def better(key: str, first: float, second: float) -> int:
+    """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small.
+
+    Accuracies must differ by two standard errors, computed as for independent test sets. Other metrics must differ by
+    a fifth of the larger value, which is a rule of thumb and not a test.
+    """
+    gain = METRICS[key].gain(first, second)
+    if key == "accuracy":
+        return sign(gain, 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES))
+    return sign(gain, 0.2 * max(first, second))
 
 
 def sign(difference: float, within: float) -> int:

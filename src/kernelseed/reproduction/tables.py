@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelseed.metrics import METRICS
-from kernelseed.reproduction.pairing import TEST_IMAGES, Evidence, sign
+from kernelseed.reproduction.pairing import Trained, better
 from kernelseed.reproduction.paper import published
 from kernelseed.reproduction.plan import NETWORKS, OWN_ROWS, ROWS, SIGMA_AND_KL, Row
 from kernelseed.reproduction.presets import PRESETS
@@ -45,10 +44,13 @@ class Line:
     parameters: tuple[float | None, float]
     relative: tuple[float | None, float]
     cells: dict[str, Cell]
-    evidence: list[Evidence]
-    """What the results keep of each test image, for each seed; empty if they keep nothing."""
-    seeds: int
-    """The number of our runs; 0 if the row has not been run."""
+    trained: dict[int, Trained]
+    """Our runs, by their seeds."""
+
+    @property
+    def seeds(self) -> int:
+        """The number of our runs; 0 if the row has not been run."""
+        return len(self.trained)
 
     @property
     def block(self) -> float | str:
@@ -128,9 +130,9 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
     def size(row: Row, key: str, printed_key: str) -> tuple[float | None, float]:
         return _mean([r["parameters"][key] for r in results.get(row.network, ())]), printed[row.name][printed_key]
 
-    def evidence_of(row: Row) -> list[Evidence]:
-        found = [evidence(result, row.way) for result in results.get(row.network, ())]
-        return [each for each in found if each is not None] if None not in found else []
+    def trained(row: Row) -> dict[int, Trained]:
+        found = results.get(row.network, ())
+        return {r["seed"]: Trained(r["metrics"][row.way], evidence(r, row.way)) for r in found}
 
     return [
         Line(
@@ -139,8 +141,7 @@ def _lines(data: str, rows: Sequence[Row], results: Mapping[str, Sequence[dict[s
             size(row, "trained", "parameters"),
             size(row, "relative", "relative"),
             {key: cell(row, key) for key in PRINTED},
-            evidence_of(row),
-            len(results.get(row.network, ())),
+            trained(row),
         )
         for row in rows
     ]
@@ -151,18 +152,6 @@ def mark(row: Row, key: str, ours: float, paper: float) -> str:
     if row.network == "vogn" and key != "accuracy":
         return INCOMPARABLE  # the paper's softmax was applied twice
     return {1: BETTER, 0: "", -1: WORSE}[better(key, ours, paper)]
-
-
-def better(key: str, first: float, second: float) -> int:
-    """1 if the first value of a metric is better, -1 if it is worse, 0 if the difference is too small.
-
-    Accuracies must differ by two standard errors, computed as for independent test sets. Other metrics must differ by
-    a fifth of the larger value, which is a rule of thumb and not a test.
-    """
-    gain = METRICS[key].gain(first, second)
-    if key == "accuracy":
-        return sign(gain, 2 * math.sqrt((first * (1 - first) + second * (1 - second)) / TEST_IMAGES))
-    return sign(gain, 0.2 * max(first, second))
 
 
 def _remarks(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:

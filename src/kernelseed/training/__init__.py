@@ -11,7 +11,7 @@ train, LOGGERS                        from a config to a finished run folder; wh
 RunFolder, read_result                the files of a run
 evaluate, predict_files, describe_run what to do with a finished run
 pruning_curve, prune_run              what is left of it when weights or channels are removed
-predict_split, summarise, provenance  the parts of a result
+predict_split, averages, summarise, provenance   the parts of a result
 shift_curves, average_curve           accuracy, NLL and ECE of a network on damaged images
 """
 
@@ -21,7 +21,7 @@ from kernelseed.errors import MissingPackageError
 from kernelseed.training.config import Config
 from kernelseed.training.courses import RECIPES, recipe
 from kernelseed.training.evaluation import evaluate
-from kernelseed.training.inference import predict_split
+from kernelseed.training.inference import averages, predict_split
 from kernelseed.training.inspection import describe_run
 from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.merged_settings import differences, overlay, read_settings
@@ -42,6 +42,7 @@ __all__ = [
     "Config",
     "RunFolder",
     "average_curve",
+    "averages",
     "describe_run",
     "differences",
     "evaluate",

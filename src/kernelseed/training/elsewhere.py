@@ -16,7 +16,7 @@ from kernelseed.core import OF_DRAWS, SCORES, Classification
 from kernelseed.data import Dataset, Split, load_test
 from kernelseed.errors import ConfigError, DataError
 from kernelseed.training.config import Config
-from kernelseed.training.inference import predict_split
+from kernelseed.training.inference import averages, predict_split
 from kernelseed.training.run_folder import RunFolder
 
 FITS = ("resize", "pad", "refuse")
@@ -98,16 +98,19 @@ def against(
     config: Config,
     folder: RunFolder,
 ) -> dict[str, Any]:
-    """The scores of each set against the predictions for the test set, by "mean" and "ensemble"; both are kept."""
-    described = []
+    """The scores of each set against the predictions for the test set, by "mean" and "ensemble"; these are kept."""
+    described, predicted = [], []
     for number, other in enumerate(sets):
         scores = {}
         for way, prediction in inside.items():
             outside = predict_split(net, other.split, data, config, way)
-            folder.write_prediction(f"ood-{number}", way, outside, other.split.labels)
-            scores[way] = told_apart(prediction, outside, one_draw=way == "mean")
+            predicted.append((f"ood-{number}", way, outside, other.split.labels))
+            scores[way] = told_apart(prediction, outside, one_draw=not averages(config, way))
         images = {"images": len(other.split), "converted": other.converted}
         described.append({"name": other.name, **images, "scores": scores})
+    folder.forget("ood")  # or, killed here, it would say of these predictions that they are those of other sets
+    for part in predicted:
+        folder.write_prediction(*part)
     return {"images": len(data.test), "sets": described}
 
 

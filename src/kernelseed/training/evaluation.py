@@ -15,12 +15,11 @@ from kernelseed.metrics import TemperatureScaling
 from kernelseed.models import Model
 from kernelseed.training.config import Config
 from kernelseed.training.elsewhere import against, load_elsewhere
-from kernelseed.training.given_in_python import prepared
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.shift import under_shift, wanted_damages
-from kernelseed.training.tasks import require_same_table, stored_task, summarise
+from kernelseed.training.tasks import stored_task, summarise
 
 
 def evaluate(
@@ -57,8 +56,7 @@ def evaluate(
     if temperature:
         require_validation(folder, config, "fit a temperature on")
     net = folder.network(model, trust_model)
-    data = config.load_data(data_dir) if data is None else prepared(config, data, described)
-    require_same_table(described, data, folder.path)
+    data = folder.data(data, data_dir)
     outside = load_elsewhere(ood, data, ood_fit, data_dir) if ood is not None else []
     tested = {way: Tested.of(net, data, config, way, temperature) for way in ways(config)}
     found = {"metrics": {way: each.metrics for way, each in tested.items()}}
@@ -68,11 +66,11 @@ def evaluate(
     if outside:
         inside = {way: each.prediction for way, each in tested.items()}
         parts["ood"] = against(outside, net, inside, data, config, folder)
+        folder.write_found("ood", about | parts["ood"])
     if damages:
         scales = {way: each.scale for way, each in tested.items()}
         parts["shift"] = under_shift(damages, shift_images, net, scales, data, config)
-    for name, part in parts.items():
-        folder.write_found(name, about | part)
+        folder.write_found("shift", about | parts["shift"])
     return found | about | parts
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,11 +44,8 @@ def _require_one(name: str, said: str, given: str) -> None:
         raise ConfigError(f"{name} is {said!r} in the config, and {given!r} beside it: leave one of them out.")
 
 
-def prepared(config: Config, data: Dataset, described: Mapping[str, Any] | None = None) -> Dataset:
-    """Data that is given, with the validation share held out if it has no split of its own.
-
-    described   what the run's folder says about its data; another kind of data is an error
-    """
+def prepared(config: Config, data: Dataset) -> Dataset:
+    """Data that is given, with the validation share held out if it has no split of its own."""
     if config.data != GIVEN:
         raise ArgumentError(f"data is given, but the run names its data, {config.data!r}: leave it out.")
     for name, split in (("train", data.train), ("validation", data.validation), ("test", data.test)):
@@ -73,13 +68,6 @@ def prepared(config: Config, data: Dataset, described: Mapping[str, Any] | None 
                 f"the {name} labels go from {low} to {high}, but there are {len(data.class_names)} class names; count "
                 "classes from 0, and name all of them."
             )
-    if described is not None:
-        for what, was, now in (
-            ("images of shape", described["image"], list(data.train.inputs.shape[1:])),
-            ("classes", described.get("classes", []), list(data.class_names)),
-        ):
-            if was != now:
-                raise DataError(f"data has {what} {now}, and the run was trained on {was}: give the run's data.")
     if data.validation is not None or not config.validation:
         return data
     data = hold_out(data, config.validation, config.seed)

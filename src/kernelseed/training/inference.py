@@ -22,6 +22,11 @@ def ways(config: Config) -> list[str]:
     return ["mean", "ensemble"] if config.samples and config.build_method().random else ["mean"]
 
 
+def averages(config: Config, way: str) -> bool:
+    """Whether a prediction is an average: of draws, or of the networks of an ensemble."""
+    return way == "ensemble" or config.build_method().several
+
+
 def predict_split(net: nn.Module, split: Split, data: Dataset, config: Config, way: str) -> Any:
     """Predictions for a split of `data`, with the samples, BatchNorm statistics and seed of a run."""
     batches = Batches(split, data.mean, data.std, BATCH)

@@ -18,7 +18,6 @@ from kernelseed.decisions import Abstention, ConformalIntervals, ConformalSets, 
 from kernelseed.errors import ArgumentError, ConfigError, DataError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
-from kernelseed.training.given_in_python import prepared
 from kernelseed.training.inference import BATCH, require_validation, statistics_batches, ways
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.tasks import Task, stored_task
@@ -64,12 +63,12 @@ def predict_files(
     task = stored_task(described, folder.path)
     task.require_classes("risk", risk)
     net = folder.network(model, trust_model)
-    data = None if data is None else prepared(config, data, described)
+    data = None if data is None else folder.data(data)
     promised = Promised.by(folder, config, risk, confidence, coverage)
     named, inputs = _read_files(described, files, folder.path)
     batch = max(1, min(BATCH, PIXELS_AT_ONCE // math.prod(described["image"][1:])))
     x = Batches(Split(inputs, torch.zeros(len(inputs), dtype=torch.int64)), described["mean"], described["std"], batch)
-    statistics = _statistics(config, data_dir, data, guaranteed) if batch_norms(net) else None
+    statistics = _statistics(folder, config, data_dir, data, guaranteed) if batch_norms(net) else None
     p = predict(net, x, config.samples, update_bn=statistics, seed=config.seed, likelihood=task.likelihood)
     _require_outputs(p, task, folder.path)
     columns = {**named, **task.columns(p), **promised.columns(p, task)}
@@ -157,13 +156,13 @@ def _held_out(folder: RunFolder, config: Config, purpose: str) -> tuple[Any, Ten
 
 
 def _statistics(
-    config: Config, data_dir: str | Path | None, data: Dataset | None, guaranteed: Sequence[str]
+    folder: RunFolder, config: Config, data_dir: str | Path | None, data: Dataset | None, guaranteed: Sequence[str]
 ) -> Batches | None:
     """Training images for BatchNorm, if the run was tested with them and they are here."""
     if not config.update_bn:
         return None
     try:
-        return statistics_batches(config.load_data(data_dir) if data is None else data, config)
+        return statistics_batches(folder.data(None, data_dir) if data is None else data, config)
     except DataError as error:
         if guaranteed:
             raise DataError(

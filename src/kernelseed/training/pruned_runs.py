@@ -11,6 +11,8 @@ from kernelseed.core import (
     ORDERS,
     BayesianModule,
     describe,
+    is_prunable,
+    least_budget,
     needed_parameters,
     plain_parameters,
     prune,
@@ -21,7 +23,6 @@ from kernelseed.data import Dataset, Split
 from kernelseed.errors import ArgumentError, ConfigError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
-from kernelseed.training.given_in_python import prepared
 from kernelseed.training.inference import predict_split, require_validation, test_and_keep, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -64,8 +65,7 @@ class Subject:
                 f"{folder.path} is a run of the method {config.method!r}, whose network has no weight distributions to "
                 "prune by; give one of ksn, bnn or fksn."
             )
-        data = config.load_data(data_dir) if data is None else prepared(config, data, folder.config()["data"])
-        return cls(folder, config, net, data)
+        return cls(folder, config, net, folder.data(data, data_dir))
 
     def split(self, name: str | None) -> tuple[str, Split]:
         """The split by its name; by default the validation split where there is one, for choosing by it."""
@@ -137,17 +137,20 @@ def pruning_curve(
 def _smaller(
     net: BayesianModule, sparsities: Sequence[float], shares: Sequence[float]
 ) -> Iterator[tuple[str, str, float, BayesianModule]]:
-    """What is removed, in which order, the share of zeros or of parameters, and the network; first the whole one."""
+    """What is removed, in which order, the share of zeros or of parameters, and the network; first the whole one.
+
+    Shares of zeros that it has already are left out, and of parameters that no seed can go without.
+    """
     yield "nothing", "", 0.0, net
     random = net.draw().num_weights > 0
     for by in ORDERS if random else [order for order in ORDERS if order != "snr"]:
-        for sparsity in sparsities:
+        for sparsity in [share for share in sparsities if is_prunable(net, share)]:
             yield "weights", by, sparsity, prune(net, sparsity, by)
     if all(weight.rank is None for weight in net.weights.values()):
         return
-    whole = needed_parameters(net) / plain_parameters(net)
+    whole, least = needed_parameters(net) / plain_parameters(net), least_budget(net)
     for by in ORDERS:
-        for share in shares:
+        for share in [share for share in shares if share * whole >= least]:
             yield "channels", by, share, shrink(net, share * whole, by)
 
 
@@ -183,7 +186,8 @@ def prune_run(
     def fill(folder: RunFolder) -> None:
         write_weights(net, folder.weights)
         needed, plain = needed_parameters(net), plain_parameters(net)
-        counts = {"trained": needed, "stored": needed, "plain": plain, "relative": needed / plain}
+        stored = sum(parameter.numel() for parameter in net.parameters())
+        counts = {"trained": needed, "stored": stored, "plain": plain, "relative": needed / plain}
         metrics = test_and_keep(net, config, subject.data, folder)
         labels = {way: f"{name}{label}" for way, name in result["labels"].items()}
         trained = {"trained": subject.folder.trained(), "pruned": removed, **provenance()}

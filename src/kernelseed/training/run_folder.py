@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from kernelseed.core import CONFIG, WEIGHTS, Classification, Regression, load
+from kernelseed.data import Dataset
 from kernelseed.errors import PathExistsError, StorageError
 from kernelseed.models import Model
 from kernelseed.system import (
@@ -32,6 +33,7 @@ from kernelseed.system import (
 )
 from kernelseed.training import origin
 from kernelseed.training.config import Config
+from kernelseed.training.given_in_python import prepared
 from kernelseed.training.run_schemas import (
     EVALUATION_SCHEMA,
     FOUND_SCHEMAS,
@@ -42,7 +44,7 @@ from kernelseed.training.run_schemas import (
     TABLE_SCHEMA,
 )
 from kernelseed.training.schema import Schema, require
-from kernelseed.training.tasks import Prediction
+from kernelseed.training.tasks import Prediction, require_same_data
 
 RESULT, CURVES, EVALUATION, CHECKPOINTS = "result.json", "metrics.csv", "evaluation.json", "checkpoints"
 
@@ -138,6 +140,13 @@ class RunFolder:
             raise StorageError(f"{self.path} has no {WEIGHTS}: the run is not finished; continue it with --resume.")
         return load(self.path, model, trust_model=trust_model)
 
+    def data(self, given: Dataset | None = None, data_dir: str | Path | None = None) -> Dataset:
+        """Its data again: given, or named by its config. If it is not what it was, that is an error."""
+        config = self.training_config()
+        data = config.load_data(data_dir) if given is None else prepared(config, given)
+        require_same_data(self.config()["data"], data, self.path)
+        return data
+
     @property
     def checkpoints(self) -> Path:
         """Where training can go on from."""
@@ -229,6 +238,10 @@ class RunFolder:
         """One of FOUND_SCHEMAS, in the place of what was found before."""
         path = self._found_file(name)
         write_json(path, require(FOUND_SCHEMAS[name], found, path))
+
+    def forget(self, name: str) -> None:
+        """Remove what `write_found` wrote under this name, if it did."""
+        self._found_file(name).unlink(missing_ok=True)
 
     def found(self) -> dict[str, dict[str, Any]]:
         """What `write_found` wrote, by name."""

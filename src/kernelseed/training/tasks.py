@@ -154,15 +154,16 @@ def describe_data(data: Dataset) -> dict[str, Any]:
     }
 
 
-def require_same_table(described: Mapping[str, Any], data: Dataset, where: str | Path) -> None:
-    """An error unless a table's columns and what standardises them are those that the run's folder keeps."""
-    if data.table is None:
-        return
-    now = describe_data(data)
-    if any(described.get(key) != now[key] for key in ("table", "mean", "std", "train")):
-        raise DataError(
-            f"{data.name} is not the table that {where} was started with; put its rows back, or start another run."
-        )
+def require_same_data(described: Mapping[str, Any], data: Dataset, where: str | Path) -> None:
+    """An error unless classes, columns, sizes and what standardises the inputs are those that a run's folder keeps."""
+    now, before = describe_data(data), dict(described)
+    for key in ("classes", "image", "train", "validation", "test", "table", "mean", "std"):
+        if now.get(key) != before.get(key):
+            told = "other columns or another target" if key == "table" else f"{key} {now.get(key)} and not {before.get(key)}"
+            raise DataError(
+                f"{data.name} is not the data that {where} was started with: it has {told}; put it back as it was, or "
+                "start another run."
+            )
 
 
 def summarise(prediction: Prediction, targets: Tensor) -> dict[str, float]:

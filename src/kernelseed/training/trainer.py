@@ -33,7 +33,7 @@ from kernelseed.training.merged_settings import differences
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
-from kernelseed.training.tasks import describe_data, require_same_table, summarise, task_of
+from kernelseed.training.tasks import describe_data, summarise, task_of
 from kernelseed.training.warm_start import start_from
 
 LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
@@ -103,10 +103,9 @@ def train(
 
 def _loaded(run: RunFolder, config: Config, data: Dataset | None, data_dir: str | Path | None, resume: bool) -> Dataset:
     """The data that is given or named; a resumed run's must be what it was."""
-    data = config.load_data(data_dir) if data is None else prepared(config, data)
     if resume:
-        require_same_table(run.config()["data"], data, run.path)
-    return data
+        return run.data(data, data_dir)
+    return config.load_data(data_dir) if data is None else prepared(config, data)
 
 
 def _own_config(run: RunFolder, given: Config | None) -> Config:
