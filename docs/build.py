@@ -340,8 +340,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **{f"reproduction_{data.replace('-', '_')}": reproduction(data) for data in DATA},
     "results_index": results_index,
     "reproduction_blundell": with_blundells_weight,
-    "reproduction_twice": beside(("earlier/paper", "paper"), ("first", "again")),
-    "reproduction_update_bn": beside(("paper", "paper-update-bn"), ("running", "re-estimated")),
+    "reproduction_twice": beside(("earlier/paper", "earlier/paper-again"), ("first", "again")),
+    "reproduction_update_bn": beside(("earlier/paper-again", "paper-update-bn"), ("running", "re-estimated")),
     "reproduction_claims": lambda: claims_markdown(
         [reproduced(preset, data) for data, preset in presets_shown().items() if preset != "small"]
     ),
