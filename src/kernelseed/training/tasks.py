@@ -159,7 +159,11 @@ def require_same_data(described: Mapping[str, Any], data: Dataset, where: str | 
     now, before = describe_data(data), dict(described)
     for key in ("classes", "image", "train", "validation", "test", "table", "mean", "std"):
         if now.get(key) != before.get(key):
-            told = "other columns or another target" if key == "table" else f"{key} {now.get(key)} and not {before.get(key)}"
+            told = (
+                "other columns or another target"
+                if key == "table"
+                else f"{key} {now.get(key)} and not {before.get(key)}"
+            )
             raise DataError(
                 f"{data.name} is not the data that {where} was started with: it has {told}; put it back as it was, or "
                 "start another run."
