@@ -37,6 +37,12 @@ def gaussian(output, target, noise="learned"):
     return ks.likelihoods.Gaussian(noise).nll(output, target)
 
 
+def broken():
+    found = model()
+    nn.init.constant_(found[0].weight, math.nan)
+    return found
+
+
 def never(name, parameter):
     return False
 
@@ -67,6 +73,10 @@ VALUES = {
     "where matches nothing": (
         lambda: ks.bayesianize(model(), where=never),
         ["where", "Sequential", "0.weight (6, 3)", "0.bias (6,)", "2.weight (4, 6)", "2.bias (4,)", "1 or more axes"],
+    ),
+    "weights that are not numbers": (
+        lambda: ks.bayesianize(broken()),
+        ["0.weight has values that are infinite or no numbers", "where="],
     ),
     "nothing to match": (lambda: ks.germinate(nn.ReLU(), over="weights"), ["ReLU", "2 or more axes", "none"]),
     "only normalisation": (
@@ -154,6 +164,14 @@ TYPES = {
     "loss of a network": (lambda: ks.ELBO(4)(net(), X, Y), ["draw is a BayesianModule", "net.draw()"]),
     "loss of an output": (lambda: ks.ELBO(4).of(model()(X), Y, net()), ["draw is a BayesianModule", "net.draw()"]),
     "loss without labels": (lambda: ks.ELBO(4).with_nll(None, net().draw()), ["nll is a NoneType", "labels"]),
+    "no model": (lambda: ks.germinate(None), ["model is a NoneType", "it must be a Module"]),
+    "a class for a model": (lambda: ks.bayesianize(nn.Linear), ["model is a type", "an instance"]),
+    "where a name": (
+        lambda: ks.germinate(model(), where="0.weight"),
+        ["where is '0.weight'", "lambda name, parameter"],
+    ),
+    "prior a network": (lambda: ks.ELBO(4, net()), ["prior is a BayesianModule", "net.as_prior()"]),
+    "scores of probabilities": (lambda: ks.outlier_scores(torch.ones(2, 3)), ["prediction is a Tensor", "ks.predict"]),
     "labels not whole": (lambda: elbo(y=Y.float()), ["labels", "float32", "labels.long()"]),
     "not a tensor": (
         lambda: ks.predict(ks.germinate(Pair(), over="weights"), X),

@@ -126,6 +126,13 @@ def images(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def fresh(runs, tmp_path):
+    """A run of which nothing has been found yet."""
+    forget = shutil.ignore_patterns("ood*", "shift.json", "evaluation.json")
+    return Path(shutil.copytree(runs / "ksn", tmp_path / "ksn", ignore=forget))
+
+
 @pytest.fixture(scope="module")
 def digit_files(tmp_path_factory):
     """The first ten images of the digits' test set, as files."""
@@ -175,7 +182,7 @@ def test_as_a_module_it_is_the_same_command():
         env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert answer.returncode == 2
-    assert re.fullmatch(r"error: absent .*result\.json.*\n", answer.stderr)
+    assert re.fullmatch(r"error: absent is not there; give the folder of a run.*\n", answer.stderr)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +223,9 @@ def test_shells_can_complete_it(shell, command, monkeypatch):
 
 
 def test_a_bug_shows_its_traceback_and_debug_shows_every_one(command, refused, monkeypatch, tmp_path):
-    with pytest.raises(StorageError, match=r"absent .*result\.json"):  # what Python prints as a traceback
+    with pytest.raises(
+        StorageError, match="absent is not there; give the folder of a run"
+    ):  # what Python prints as a traceback
         command("--debug", "evaluate", tmp_path / "absent")
     for error in (ValueError("a bug"), OSError("a bug"), ImportError("a bug")):
 
@@ -406,7 +415,7 @@ def test_a_run_is_resumed_with_its_own_settings_or_not_at_all(command, refused, 
         (["--delta", "2"], "delta is 2.0; allowed: 0 < delta <= 1"),
         (["--method", "bnn", "--delta", "0.5"], "delta is no option of method 'bnn'"),
         (["--strategy", "fsdp"], "strategy is 'fsdp'; allowed: auto, ddp, ddp_find_unused_parameters_true"),
-        (["--resume"], "is not there; give the folder of a run, or start one without --resume"),
+        (["--resume"], "is not there; give the folder of a run"),
         (["--data", "mnist", "--data-dir", "data"], "train-images"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -510,9 +519,66 @@ def test_evaluating_with_other_draws_and_on_out_of_distribution_images(command, 
     assert kept["ood"]["settings"]["samples"] == 5
 
 
-def test_predictions_for_other_data_are_never_taken_for_those_of_a_set_before(command, runs, images, monkeypatch):
+def test_what_was_found_of_other_data_stays_if_it_was_found_alike(command, fresh, images):
+    def found():
+        return RunFolder(fresh).found()
+
+    for ood in ("digits", f"folder:{images}"):
+        assert command("evaluate", fresh, "--samples", 2, "--ood", ood, "--shift", "blur").code == 0
+    assert command("evaluate", fresh, "--samples", 2, "--shift", "contrast").code == 0
+    assert [kept["name"] for kept in found()["ood"]["sets"]] == ["digits", f"folder:{images}"]
+    assert list(found()["shift"]["curves"]["mean"]) == ["blur", "contrast"]
+    assert len(RunFolder(fresh).prediction("ood-1", "mean")[1]) == 2
+    with pytest.warns(UserWarning, match=r"shift.json was made with settings .*: what was found then is replaced"):
+        assert command("evaluate", fresh, "--samples", 3, "--shift", "blur").code == 0
+    assert list(found()["shift"]["curves"]["mean"]) == ["blur"]
+    with pytest.warns(UserWarning, match=r"ood.json was made with settings"):
+        assert command("evaluate", fresh, "--samples", 3, "--ood", "digits").code == 0
+    assert not RunFolder(fresh).has_prediction("ood-1", "mean")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate", "RUN", "--ood-fit", "crop"], "ood_fit is 'crop'; allowed are resize, pad, refuse"),
+        (["evaluate", "RUN", "--ood-fit", "pad"], "ood_fit is 'pad' without ood"),
+        (["evaluate", "RUN", "--shift-images", 10], "shift_images is 10 without shift"),
+        (["predict", "RUN", "a.png", "--confidence", 0.9], "confidence is 0.9 with risk None"),
+        (["prune", "RUN", "--by", "random"], "by is 'random' without --out"),
+        (["prune", "RUN", "--no-curve"], "curve is off"),
+        (["continual", "split-mnist", "--approaches", ""], "the approach is ''; allowed are"),
+        (["continual", "split-mnist", "--figure", "a.txt"], "a.txt ends in .txt; figures are written as .svg, .png"),
+        (["data", "get", "folder:x"], "folder:x is data of your own, so there is nothing to fetch"),
+        (["evaluate", "."], ". has no config.json; give the folder of a run"),
+        (["report", "mine.txt"], "mine.txt is no folder; give the folder of a run"),
+        (["report", "RUN", "-o", "mine.txt"], "mine.txt exists; choose another name, or replace it with --overwrite"),
+    ],
+)
+def test_what_has_no_effect_or_is_no_run_is_said(words, said, command, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text("mine")
+    result = command(*[runs / "ksn" if word == "RUN" else word for word in words])
+    assert result.code != 0
+    assert said in " ".join(result.err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_run_of_a_folder_is_evaluated_from_anywhere_and_beside_images_of_any_size(
+    command, images, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(images.parent)
+    small = ["--width", 4, "--epochs", 1, "--samples", 1, "--size", 8, "--channels", 1]
+    assert command("train", "--data", f"folder:{images.name}", *small, "--out", tmp_path / "a").code == 0
+    shutil.copytree(images, tmp_path / "mixed")
+    first = next((tmp_path / "mixed").rglob("*.png"))
+    Image.open(first).resize((13, 9)).save(first)
+    monkeypatch.chdir(tmp_path)
+    assert command("evaluate", "a", "--ood", "folder:mixed").code == 0
+
+
+def test_predictions_for_other_data_are_never_taken_for_those_of_a_set_before(command, fresh, images, monkeypatch):
     """A kill between the predictions and what says whose they are."""
-    assert command("evaluate", runs / "ksn", "--samples", 2, "--ood", "digits").code == 0
+    assert command("evaluate", fresh, "--samples", 2, "--ood", "digits").code == 0
     write, written = RunFolder.write_prediction, []
 
     def killed(self, *given):
@@ -522,18 +588,18 @@ def test_predictions_for_other_data_are_never_taken_for_those_of_a_set_before(co
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "write_prediction", killed)
-    assert command("evaluate", runs / "ksn", "--samples", 2, "--ood", f"folder:{images}").code != 0
-    assert "ood" not in RunFolder(runs / "ksn").found()
+    assert command("evaluate", fresh, "--samples", 2, "--ood", f"folder:{images}").code != 0
+    assert "ood" not in RunFolder(fresh).found()
 
 
-def test_a_data_set_against_itself_is_no_better_than_chance_and_the_report_shows_it(command, runs, tmp_path):
-    result = command("evaluate", runs / "ksn", "--samples", 2, "--ood", "digits")
+def test_a_data_set_against_itself_is_no_better_than_chance_and_the_report_shows_it(command, fresh, runs, tmp_path):
+    result = command("evaluate", fresh, "--samples", 2, "--ood", "digits")
     assert result.code == 0, result.err
     assert "digits against digits" in result.out
     assert "mutual information 0.5000" in " ".join(result.out.split())
     assert "KSN-E" in result.out
-    assert command("evaluate", runs / "ksn", "--samples", 2).code == 0  # what was found about other data stays
-    assert command("report", runs / "ksn", "-o", tmp_path / "with.html").code == 0
+    assert command("evaluate", fresh, "--samples", 2).code == 0  # what was found about other data stays
+    assert command("report", fresh, "-o", tmp_path / "with.html").code == 0
     assert command("report", runs / "plain", "-o", tmp_path / "without.html").code == 0
     assert ["AUROC 0.500" in (tmp_path / name).read_text() for name in ("with.html", "without.html")] == [True, False]
 
@@ -680,7 +746,9 @@ def test_predictions_overwrite_nothing_and_name_what_is_wrong(refused, runs, dig
     assert "samples is -1" in refused("predict", runs / "ksn", *digit_files, "--samples", "-1")
     assert "risk is 2.0" in refused("predict", runs / "ksn", *digit_files, "--risk", "2")
     absent = tmp_path / "absent" / "out.csv"
-    assert f"can't write {absent}: No such file" in refused("predict", runs / "ksn", *digit_files, "-o", absent)
+    assert f"{absent.parent} is no folder, so out.csv can't be written to it" in refused(
+        "predict", runs / "ksn", *digit_files, "-o", absent
+    )
 
 
 # Report and info

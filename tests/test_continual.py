@@ -392,8 +392,25 @@ BAD = {
     ),
     "strength": (lambda: continual.EWC(strength=-1.0), "strength is -1.0; allowed: 0 <= strength"),
     "infinite": (
-        lambda: learn_bad([replace(task_of(), x=torch.full((20, 4), torch.inf))]),
-        "the loss of task 1/1 is nan; lower lr",
+        lambda: replace(task_of(), x=torch.full((20, 4), torch.inf)),
+        "a task: x has numbers that are infinite or none; leave them out",
+    ),
+    "a loss that is none": (
+        lambda: learn_bad([replace(task_of(), x=torch.full((20, 4), 1e38))]),
+        "the loss of task 1/1 is (inf|nan); lower lr",
+    ),
+    "one task": (lambda: learn_bad(task_of()), "tasks is a Task; give a list of ks.continual.Task"),
+    "double": (
+        lambda: learn_bad([task_of(), replace(task_of(), x=task_of().x.double())]),
+        r"tasks\[1\] has inputs of torch.float64 to learn and torch.float32 to test, tasks\[0\] of torch.float32",
+    ),
+    "trunk": (
+        lambda: continual.learn([task_of(shape=(7,))], nn.Linear(4, 2), continual.FineTune(), progress=False),
+        r"the trunk can't take inputs of torch.float32 and shape \(7,\) \(mat1 and mat2",
+    ),
+    "a number for a coreset": (
+        lambda: learn_bad([task_of()], coreset=40),
+        r"coreset is a int; it must be a Coreset: such as ks.continual.Coreset\(40\)",
     ),
 }
 

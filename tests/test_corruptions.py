@@ -230,6 +230,12 @@ def test_bad_arguments_are_told_in_one_line(error, said, given):
     assert "\n" not in str(raised.value)
 
 
+def test_all_is_all_in_a_list_too_and_not_one_corruption():
+    assert ks.data.corruption_names("all,blur") == tuple(CORRUPTIONS)
+    with pytest.raises(ArgumentError, match=r"name is 'all'; one corruption at a time is made: take one of gaussian-"):
+        corrupt(IMAGES, "all", 3)
+
+
 def test_an_empty_list_of_corruptions_is_refused():
     with pytest.raises(ArgumentError, match=r"the list of corruptions is empty; give at least one name, or all"):
         ks.data.corruption_names([])

@@ -117,6 +117,27 @@ BAD = {
         ArgumentError,
         "prediction has 3 classes, and the one that it was fitted on 2",
     ),
+    "risk a word": (lambda: ks.abstention(P, LABELS, "0.5"), ArgumentTypeError, "risk is '0.5'; it must be a number"),
+    "coverage a word": (
+        lambda: ks.conformal(P, LABELS, ".9"),
+        ArgumentTypeError,
+        "coverage is '.9'; it must be a numb",
+    ),
+    "abstain by probabilities": (
+        lambda: ks.abstention(P, LABELS, 0.5).abstains(P.probs),
+        ArgumentTypeError,
+        "prediction is a Tensor; it must be a Classification",
+    ),
+    "sets of numbers": (
+        lambda: ks.conformal(P, LABELS)(R),
+        ArgumentTypeError,
+        "prediction is a Regression; it must be a Classification: these are sets of classes",
+    ),
+    "intervals of classes": (
+        lambda: ks.conformal(R, torch.zeros(50))(P),
+        ArgumentTypeError,
+        "prediction is a Classification; it must be a Regression: these are intervals of numbers",
+    ),
 }
 
 
@@ -198,5 +219,5 @@ def test_intervals_are_mean_and_a_quantile_of_std_and_hold_the_target_as_often_a
 
 def test_a_threshold_is_for_classes():
     found = ks.predict(ks.germinate(nn.Linear(2, 1)), torch.zeros(3, 2), likelihood=ks.likelihoods.Gaussian(0.1))
-    with pytest.raises(ArgumentTypeError, match="prediction is a Regression; a threshold is for classes"):
+    with pytest.raises(ArgumentTypeError, match=r"prediction is a Regression; .* a threshold is for classes"):
         ks.abstention(found, torch.zeros(3))

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from kinds import mlp
+from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from PIL import Image
 from test_training import ENVIRONMENT, contents, start, wait_for
 from torch.utils.data import DataLoader
@@ -24,7 +26,7 @@ import kernelseed as ks
 from kernelseed import report
 from kernelseed.errors import ArgumentError, NonFiniteError, StorageError
 from kernelseed.system import files
-from kernelseed.training import Config, RunFolder, evaluate, predict_files, train, trainer, write_csv
+from kernelseed.training import Config, RunFolder, evaluate, lost_ranks, predict_files, train, trainer, write_csv
 from kernelseed.training.run_schemas import RESULT_SCHEMA, RUN_SCHEMA
 
 TINY = Config(width=4, epochs=2, batch_size=512, samples=2, update_bn=0, stem="cifar", schedule="constant", warmup=0)
@@ -443,6 +445,17 @@ def test_the_newest_of_more_than_ten_thousand_epochs(tmp_path):
     for name in ("epoch-9999.ckpt", "epoch-10000.ckpt"):
         (tmp_path / "checkpoints" / name).touch()
     assert RunFolder(tmp_path).latest_checkpoint().name == "epoch-10000.ckpt"
+
+
+def test_lightning_kills_no_process_that_has_not_had_time_to_speak(monkeypatch):
+    observer, killed = _ChildProcessObserver(0, [], sleep_period=3600), []
+    observer._terminate_all = lambda: killed.append(time.monotonic())
+    observer.start()
+    monkeypatch.setattr(lost_ranks, "GRACE", 0.2)
+    lost_ranks.TimeToSpeak().on_fit_start()
+    begun = time.monotonic()
+    observer._terminate_all()
+    assert killed[0] - begun >= 0.2
 
 
 def test_when_a_rank_is_killed_the_others_say_so_in_a_line(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -127,6 +128,35 @@ def test_a_pruned_run_says_what_its_file_holds(runs, tmp_path):
     counts = prune_run(runs / "bnn", tmp_path / "a", sparsity=0.75)["parameters"]
     net = RunFolder(tmp_path / "a").network()
     assert counts["stored"] == sum(p.numel() for p in net.parameters()) > needed_parameters(net) == counts["trained"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--picture", "kept.svg"], "kept.svg exists; choose another name, or remove it first"),
+        (["--picture", "nowhere/a.svg"], "nowhere is no folder, so a.svg can't be written to it; make it first"),
+        (["--split", "foo"], "split is 'foo'; allowed are 'test', 'validation'"),
+        (["--samples", -4], "samples is -4"),
+        (["--no-curve", "--picture", "a.svg"], "curve is off, so there is nothing to draw"),
+    ],
+)
+def test_what_is_wrong_with_the_curve_is_found_before_the_run_is_written(
+    arguments, message, command, runs, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("kept.svg").write_text("mine")
+    code, _, err = command("prune", runs / "ksn", "--sparsity", 0.5, "--out", "a", *arguments)
+    assert code != 0
+    assert message in " ".join(err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.svg"]
+    assert Path("kept.svg").read_text() == "mine"
+
+
+def test_a_curve_in_another_setting_replaces_the_last_one_with_a_warning(runs, tmp_path):
+    prune_run(runs / "bnn", tmp_path / "a", sparsity=0.5)
+    pruning_curve(tmp_path / "a", sparsities=(), samples=1)
+    with pytest.warns(UserWarning, match=r"pruning.json was made with samples 1, and now it is 2: what was found then"):
+        pruning_curve(tmp_path / "a", sparsities=(), samples=2)
 
 
 def test_runs_that_can_not_be_pruned(runs, tmp_path):

@@ -233,7 +233,7 @@ def test_a_warmup_below_one_is_a_share_of_all_steps():
 
 
 def test_a_warm_up_longer_than_the_run_leaves_no_folder(tmp_path):
-    with pytest.raises(ConfigError, match="warmup is 9, and the run has 9 steps; allowed: warmup < 9"):
+    with pytest.raises(ConfigError, match="warmup is 9, 9 steps, and the run has 9 steps; give a smaller one"):
         train(dataclasses.replace(SMALL, warmup=9), tmp_path / "a", progress=False)
     assert not list(tmp_path.iterdir())
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelseed.errors import MissingPackageError
+from kernelseed.errors import ArgumentError, MissingPackageError
 from kernelseed.system import whole_or_nothing
 
 if TYPE_CHECKING:
@@ -30,8 +30,15 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
+def require_kind(path: Path) -> None:
+    """An error if a file's suffix says no kind that figures are written in."""
+    if path.suffix not in ("", ".svg", ".png", ".pdf"):
+        raise ArgumentError(f"{path} ends in {path.suffix}; figures are written as .svg, .png or .pdf: choose one.")
+
+
 def write_figure(figure: Figure, path: Path, description: str | None = None) -> None:
     """Write a file of the kind that its suffix says; an SVG also holds the description."""
+    require_kind(path)
     kind = path.suffix[1:] or "svg"
     about = {"Date": None, **({} if description is None else {"Description": description})} if kind == "svg" else None
     with whole_or_nothing(path) as scratch, _matplotlib().rc_context(STYLE):

@@ -9,6 +9,8 @@ import typer
 
 from kernelseed.cli.data_commands import DataDir
 from kernelseed.cli.show import console, literal, narrow_table, print_json, say
+from kernelseed.plots import require_kind
+from kernelseed.system import require_new
 
 
 def continual_command(
@@ -33,7 +35,10 @@ def continual_command(
     """
     from kernelseed import continual
 
-    names = None if approaches is None else [name.strip() for name in approaches.split(",") if name.strip()]
+    names = None if approaches is None else [name.strip() for name in approaches.split(",")]
+    if figure is not None:
+        require_new(figure)
+        require_kind(figure)
     try:
         found = continual.run_benchmark(
             benchmark, results, approaches=names, seeds=seeds, data_dir=data_dir, progress=not (quiet or json),

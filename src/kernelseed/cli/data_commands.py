@@ -10,6 +10,7 @@ from rich.table import Table
 
 from kernelseed import data
 from kernelseed.cli.show import console, literal, print_json
+from kernelseed.errors import ArgumentError
 
 app = typer.Typer(help="List data sets, or fetch one.", no_args_is_help=True)
 DataDir = Annotated[
@@ -38,6 +39,8 @@ def get_command(
     name: Annotated[str, typer.Argument(help="A name of `kernelseed data list`.")], data_dir: DataDir = None
 ) -> None:
     """Fetch a data set from its official address, with its checksum."""
+    if name.startswith(("folder:", "csv:")):
+        raise ArgumentError(f"{name} is data of your own, so there is nothing to fetch: train with --data {name}.")
     paths = data.fetch(name, data_dir)
     where = f"in {literal(paths[0].parent)}" if paths else "(comes with scikit-learn)"
     console.print(f"{literal(name)}: ready {where}")

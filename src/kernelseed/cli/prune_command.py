@@ -13,10 +13,10 @@ from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.run_commands import Run
 from kernelseed.cli.show import comparison, console, literal, narrow_table, print_json, say
 from kernelseed.errors import ArgumentError
-from kernelseed.system import write_text
-from kernelseed.training import RunFolder, prune_run, pruning_curve
+from kernelseed.system import require_new, write_text
+from kernelseed.training import PruningCurve, RunFolder, prune_run
 
-REMOVED = {"weights": "zeros", "channels": "of size"}
+LEFT = {"weights": "zeros", "channels": "of size"}
 
 
 def prune(
@@ -44,12 +44,22 @@ def prune(
             f"out is {out}, sparsity {sparsity} and budget {budget}; a smaller network is written with --out and "
             "--sparsity or --budget, a curve alone without all of them."
         )
+    if not curve and (out is None or picture is not None):
+        raise ArgumentError(
+            "curve is off, so there is nothing to draw, and without --out nothing to do; leave --no-curve out."
+        )
+    if out is None and by != "snr":
+        raise ArgumentError(f"by is {by!r} without --out; a curve has all orders, and --by is that of the new run.")
+    if picture is not None:
+        require_new(picture)
     again = own_model(model, trust_model)
     found: dict[str, Any] = {}
-    if out is not None:  # first: its settings may be wrong, and the curve takes longer
+    # What can be wrong with either is found before anything is written; the curve takes longer.
+    to_be = PruningCurve.of(run, samples, split, data_dir, **again) if curve else None
+    if out is not None:
         found["result"] = prune_run(run, out, sparsity, budget, by, data_dir, **again)
-    if curve:
-        found["curve"] = pruning_curve(run, samples, split, data_dir=data_dir, **again)
+    if to_be is not None:
+        found["curve"] = to_be.measured()
         picture = RunFolder(run).path / "pruning.svg" if picture is None else picture
         write_text(picture, report.pruning_picture(found["curve"]))
     if json:
@@ -66,10 +76,12 @@ def _show(found: dict[str, Any], run: Path) -> None:
     ways = [way for way in ("ensemble", "mean") if way in found["points"][0]["metrics"]]
     numbers = [f"{what} {way}" for way in ways for what in ("error", "NLL")]
     table = narrow_table(
-        ["Order", "Removed"], ["RS", *numbers], literal(f"{found['labels'][ways[0]]}, {found['split']} images: {run}")
+        ["Order", "What is left"],
+        ["RS", *numbers],
+        literal(f"{found['labels'][ways[0]]}, {found['split']} images: {run}"),
     )
     for point in found["points"]:
-        removed = f"{point['share']:.0%} {REMOVED[point['what']]}" if point["by"] else "nothing"
+        removed = f"{point['share']:.0%} {LEFT[point['what']]}" if point["by"] else "all"
         cells = [
             text
             for way in ways

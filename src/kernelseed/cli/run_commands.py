@@ -14,7 +14,7 @@ from kernelseed.cli.found_tables import ood_tables, shift_tables
 from kernelseed.cli.options import ModelAgain, TrustModel, own_model
 from kernelseed.cli.show import comparison, console, literal, megas, narrow_table, print_json, say
 from kernelseed.errors import PathExistsError
-from kernelseed.system import cell
+from kernelseed.system import cell, require_new
 from kernelseed.training import describe_run, evaluate, predict_files, write_csv
 
 Run = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
@@ -86,8 +86,8 @@ def predict_command(
     The last two come from the run's validation split and hold for images that are like it. Each draw gets its BatchNorm
     statistics from the run's training data; where those are not at hand, a warning says so.
     """
-    if out is not None and out.exists():
-        raise PathExistsError(f"{out} exists; choose another name, or remove it first.")
+    if out is not None:
+        require_new(out)
     own = own_model(model, trust_model)
     found = predict_files(run, files, samples, risk, data_dir, confidence=confidence, coverage=coverage, **own)
     if json:
@@ -99,10 +99,13 @@ def predict_command(
         table = Table(*(Column(heading, overflow="fold") for heading in rows[0]))
         for row in rows:
             table.add_row(*(literal(value) for value in row.values()))
-        return console.print(table)
-    write_csv(out, [{key: cell(value) for key, value in row.items()} for row in rows])
+        console.print(table)
+    else:
+        write_csv(out, [{key: cell(value) for key, value in row.items()} for row in rows])
+    where = "" if out is None else f" in {literal(out)}"
     abstained = "" if risk is None else f"; abstained from {sum(row['abstain'] for row in rows)}{_why(found)}"
-    say(f"{len(rows)} predictions in {literal(out)}{abstained}")
+    if where or abstained:
+        say(f"{len(rows)} predictions{where}{abstained}")
 
 
 def _why(found: dict[str, Any]) -> str:
@@ -128,6 +131,8 @@ def report_command(
 
 def write_report(runs: list[Path], out: Path, data_dir: Path | None = None, overwrite: bool = False) -> Path:
     """The page for these runs; returns its path."""
+    if not overwrite and out.exists():
+        raise PathExistsError(f"{out} exists; choose another name, or replace it with --overwrite.")
     report.write(report.read(runs, data_dir), out, overwrite=overwrite)
     return out
 

@@ -75,8 +75,15 @@ def _check_labels(tasks: Sequence[Task]) -> None:
 
 @torch.no_grad()
 def _features(trunk: nn.Module, task: Task) -> int:
-    with evaluating([trunk]):  # one row has no statistics
-        features = trunk(task.x[:1])
+    try:
+        with evaluating([trunk]):  # one row has no statistics
+            features = trunk(task.x[:1])
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ArgumentError(
+            f"the trunk can't take inputs of {task.x.dtype} and shape {tuple(task.x.shape[1:])} ({reason}); fit it to "
+            "the tasks."
+        ) from error
     if not isinstance(features, Tensor) or features.dim() != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ArgumentError(

@@ -19,7 +19,7 @@ from kernelseed.continual.examples import Rows, one_epoch
 from kernelseed.continual.heads import MultiHead
 from kernelseed.continual.outcome import Outcome
 from kernelseed.continual.task import Task, check_tasks
-from kernelseed.core import check_count, derive_seed, generator_for, likelihoods, predict
+from kernelseed.core import check_count, check_kind, derive_seed, generator_for, likelihoods, predict
 from kernelseed.errors import ArgumentTypeError, NonFiniteError
 
 
@@ -51,8 +51,10 @@ def learn(
     >>> found.accuracy.shape, found.average_accuracy > 0.9
     (torch.Size([2, 2]), True)
     """
-    tasks = list(tasks)
     check_tasks(tasks)
+    tasks = list(tasks)
+    if coreset is not None:
+        check_kind("coreset", coreset, Coreset, "such as ks.continual.Coreset(40)")
     if not isinstance(approach, Approach):
         raise ArgumentTypeError(f"approach is {approach!r}; give a value of an approach, such as ks.continual.VCL().")
     check_count("seed", seed, 0, "any such number does")

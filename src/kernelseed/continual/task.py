@@ -37,6 +37,8 @@ class Task:
                     f"{self._title}: {part}x and {part}y must be tensors, and {part}x of floating point numbers: "
                     "convert them, images by data.normalise."
                 )
+            if not x.isfinite().all():
+                raise DataError(f"{self._title}: {part}x has numbers that are infinite or none; leave them out.")
             if not len(x) or not len(y):
                 raise DataError(f"{self._title}: {part}x or {part}y is empty; a task has examples: leave it out.")
             if y.dtype != torch.int64 or y.shape != x.shape[:1]:
@@ -72,6 +74,8 @@ class Task:
 
 def check_tasks(tasks: Sequence[Task]) -> None:
     """An error unless they can be learned by one network."""
+    if not isinstance(tasks, Sequence):
+        raise ArgumentTypeError(f"tasks is a {type(tasks).__name__}; give a list of ks.continual.Task, if only of one.")
     if not tasks:
         raise ArgumentError("tasks is empty; give at least one ks.continual.Task.")
     for task in tasks:
@@ -83,6 +87,11 @@ def check_tasks(tasks: Sequence[Task]) -> None:
             raise DataError(
                 f"tasks[{number}] has inputs of shape {tuple(task.x.shape[1:])}, tasks[0] of {tuple(first)}; one trunk "
                 "takes one shape: resize them, or learn them apart."
+            )
+        if {task.x.dtype, task.test_x.dtype} != {tasks[0].x.dtype}:
+            raise DataError(
+                f"tasks[{number}] has inputs of {task.x.dtype} to learn and {task.test_x.dtype} to test, tasks[0] of "
+                f"{tasks[0].x.dtype}; one trunk takes one kind: convert them by .float()."
             )
 
 

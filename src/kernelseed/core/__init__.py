@@ -11,7 +11,7 @@ export, storage                     a plain module again; files
 """
 
 from kernelseed.core import likelihoods, priors, schedules
-from kernelseed.core.arguments import check_count
+from kernelseed.core.arguments import check_count, check_kind, check_share
 from kernelseed.core.batchnorm import batch_norms
 from kernelseed.core.conversion import Where, bayesianize, convert, deep_copy, places
 from kernelseed.core.distributions import Gaussian, GaussianSample, Sample, inverse_softplus, softplus
@@ -93,6 +93,8 @@ __all__ = [
     "call",
     "call_with",
     "check_count",
+    "check_kind",
+    "check_share",
     "collapse",
     "convert",
     "deep_copy",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from kernelseed.core.arguments import check_number
+from kernelseed.core.arguments import check_kind, check_number
 from kernelseed.core.network import BayesianModule
 from kernelseed.core.rho_gaussian import RHO_OFFSET
 from kernelseed.core.weights import MeanField, Pruned, WeightDistribution, rho_of_share
@@ -83,6 +83,12 @@ def assemble(model: nn.Module, chosen: Chosen, weights: dict[str, WeightDistribu
 
 def choose_parameters(model: nn.Module, where: Where | None, least_axes: int = 2) -> Chosen:
     """The parameters that would be converted, by name, with all names of the places that hold them."""
+    check_kind("model", model, nn.Module, "an instance, such as nn.Linear(20, 3)")
+    if where is not None and not callable(where):
+        raise ArgumentTypeError(
+            f"where is {where!r}; it is a function of a parameter and its name: where=lambda name, parameter: "
+            'name == "0.weight".'
+        )
     _require_plain(model)
     candidates = {
         names[0]: (parameter, names)
@@ -99,7 +105,12 @@ def choose_parameters(model: nn.Module, where: Where | None, least_axes: int = 2
             f"{asked} matches no parameter of {type(model).__name__}, so nothing would be Bayesian. "
             f"Parameters of {least_axes} or more axes that it could match: {there}."
         )
-    for name, (_, names) in chosen.items():
+    for name, (parameter, names) in chosen.items():
+        if not parameter.is_meta and not parameter.detach().isfinite().all():
+            raise ArgumentError(
+                f"{name} has values that are infinite or no numbers; start from a model whose training went well, or "
+                "leave it out by where=."
+            )
         if any(getattr(owner, "sparse", False) is True for owner in _owners(model, names)):
             raise ArgumentError(
                 f"{name} is of an embedding with sparse=True, and the gradient of a drawn weight is dense; build the "

@@ -57,7 +57,8 @@ class ELBO(nn.Module):
             raise ArgumentError(f"num_data is {num_data}; it is the number of training examples: pass len(dataset).")
         if not (prior is None or isinstance(prior, Mapping) or callable(getattr(prior, "kl", None))):
             raise ArgumentTypeError(
-                f"prior is {prior!r}; give a prior, such as ks.priors.Gaussian(1.0), or one for each weight."
+                f"prior is a {type(prior).__name__}; give a prior, such as ks.priors.Gaussian(1.0), or one for each "
+                "weight, such as net.as_prior()."
             )
         self.num_data = num_data
         self.prior: Prior | Mapping[str, Prior] = ScaleMixture() if prior is None else prior

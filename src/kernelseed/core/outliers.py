@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from kernelseed.core.arguments import check_kind
 from kernelseed.core.predictive import Classification
 from kernelseed.errors import ArgumentError
 
@@ -47,4 +48,5 @@ def outlier_scores(prediction: Classification) -> dict[str, Tensor]:
     >>> {name: round(score.item(), 3) for name, score in outlier_scores(p).items()}
     {'max_probability': 0.5, 'entropy': 0.693, 'mutual_information': 0.328, 'energy': -2.127, 'variation_ratio': 0.5}
     """
+    check_kind("prediction", prediction, Classification, "give what ks.predict returns for classes")
     return {name: score(prediction) for name, score in SCORES.items()}

@@ -201,7 +201,8 @@ def _estimate(run: SameInputs, draw: AnyDraw, batch: Any) -> None:
         if "more than 1 value per channel" not in str(error):
             raise
         raise ArgumentError(
-            "update_bn has batches of one example, whose variance BatchNorm can't estimate; give larger batches."
+            "update_bn has batches of one example, whose variance BatchNorm can't estimate; give more examples, in "
+            "larger batches."
         ) from error
 
 

@@ -20,7 +20,7 @@ from kernelseed.data.columns import Table, Target
 from kernelseed.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedBatches, corrupt, corruption_names
 from kernelseed.data.dataset import Dataset, Split, stratified_split
 from kernelseed.data.images import read_images
-from kernelseed.data.loading import Available, available, fetch, load, load_test
+from kernelseed.data.loading import Available, absolute_name, available, fetch, load, load_test
 from kernelseed.data.table_file import CSV, TASKS, TableOptions, hold_out, standardised
 from kernelseed.errors import DataError
 
@@ -38,6 +38,7 @@ __all__ = [
     "Table",
     "TableOptions",
     "Target",
+    "absolute_name",
     "augment",
     "available",
     "corrupt",

@@ -49,7 +49,9 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0) -> Tensor:
     >>> corrupt(images, "brightness", 3)[0, 0, 0, 0].item()
     202
     """
-    (name,) = corruption_names([name])
+    names = corruption_names([name])
+    if len(names) > 1:
+        raise ArgumentError(f"name is {name!r}; one corruption at a time is made: take one of {', '.join(names)}.")
     check_severity(severity)
     check_seed(seed)
     _check_images(images)
@@ -73,7 +75,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0) -> Tensor:
 def corruption_names(wanted: str | Sequence[str]) -> tuple[str, ...]:
     """The corruptions that are asked for: names, their list with commas between, or "all"."""
     names = [part.strip() for part in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
-    if names == ["all"]:
+    if "all" in names:
         return tuple(CORRUPTIONS)
     for name in names:
         if name not in CORRUPTIONS:

@@ -97,7 +97,7 @@ def decode(path: Path, options: ImageOptions) -> np.ndarray:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"{path} is not a readable image ({reason}); PNG, JPEG, BMP, GIF, TIFF and WebP files are read: replace "
-            "it or leave it out, in a folder by skip_unreadable=True."
+            "it or leave it out; training on a folder can skip it, by skip_unreadable=True."
         ) from error
 
 

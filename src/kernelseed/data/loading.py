@@ -104,6 +104,14 @@ def _read_images(
     return train, rest, known.class_names, (known.mean, known.std)
 
 
+def absolute_name(name: str) -> str:
+    """The name with the whole path of a folder or table of your own, which is the same from everywhere."""
+    for kind in (_FOLDER, CSV):
+        if name.startswith(kind) and name != kind:
+            return f"{kind}{Path(name.removeprefix(kind)).expanduser().absolute()}"
+    return name
+
+
 def load_test(
     name: str,
     data_dir: _PathLike | None = None,

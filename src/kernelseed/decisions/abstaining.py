@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelseed.core import Classification
-from kernelseed.errors import ArgumentError, ArgumentTypeError
+from kernelseed.core import Classification, check_kind, check_share
+from kernelseed.errors import ArgumentError
 from kernelseed.metrics import check_labels, check_probs
 
 CANDIDATES = 20
+WANTED = "a threshold is for classes, so give what ks.predict returns for them"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Abstention:
 
     def abstains(self, prediction: Classification) -> Tensor:
         """For each example, whether not to answer."""
+        check_kind("prediction", prediction, Classification, WANTED)
         return ~(prediction.confidence > self.threshold)
 
 
@@ -63,12 +65,8 @@ def abstention(prediction: Classification, labels: Tensor, risk: float = 0.01, c
     (0.6, 500, 0, 0.0119)
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise ArgumentError(f"{name} is {value}; allowed: 0 < {name} < 1: write 5 % as 0.05.")
-    if not isinstance(prediction, Classification):
-        raise ArgumentTypeError(
-            f"prediction is a {type(prediction).__name__}; a threshold is for classes: give what ks.predict returns."
-        )
+        check_share(name, value, "write 5 % as 0.05")
+    check_kind("prediction", prediction, Classification, WANTED)
     probs = check_probs(prediction.probs)
     wrong = probs.argmax(1) != check_labels(labels, probs)
     level = (1 - confidence) / CANDIDATES

@@ -11,8 +11,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from kernelseed.core import Classification, Regression
-from kernelseed.errors import ArgumentError, ArgumentTypeError, MissingPackageError
+from kernelseed.core import Classification, Regression, check_kind, check_share
+from kernelseed.errors import ArgumentError, MissingPackageError
 from kernelseed.metrics import check_labels, check_probs
 
 SCORES = ("lac", "aps")
@@ -29,6 +29,7 @@ class ConformalSets:
 
     def __call__(self, prediction: Classification) -> Tensor:
         """The sets."""
+        check_kind("prediction", prediction, Classification, "these are sets of classes")
         probs = check_probs(prediction.probs)
         if probs.shape[1] != self.classes:
             raise ArgumentError(
@@ -48,6 +49,7 @@ class ConformalIntervals:
 
     def __call__(self, prediction: Regression) -> Tensor:
         """The intervals, as wide as the prediction's std says."""
+        check_kind("prediction", prediction, Regression, "these are intervals of numbers")
         given = _mean_and_std(prediction)
         high = self.fitted.predict_interval(given)[1][:, 1, 0]
         # MAPIE 1.6 takes the lower end from the next smaller score, by which a little coverage would be lost.
@@ -87,15 +89,10 @@ def conformal(
     >>> ks.conformal(p, torch.multinomial(probs, 1)[:, 0], coverage=0.8)(p).shape
     torch.Size([200, 3])
     """
-    if not 0 < coverage < 1:
-        raise ArgumentError(f"coverage is {coverage}; allowed: 0 < coverage < 1: write 90 % as 0.9.")
+    check_share("coverage", coverage, "write 90 % as 0.9")
+    check_kind("prediction", prediction, (Classification, Regression), "give what ks.predict returns")
     if isinstance(prediction, Regression):
         return _intervals(prediction, labels, coverage)
-    if not isinstance(prediction, Classification):
-        raise ArgumentTypeError(
-            f"prediction is a {type(prediction).__name__}; it must be what ks.predict returns, a Classification or a "
-            "Regression."
-        )
     if score not in SCORES:
         raise ArgumentError(f"score is {score!r}; allowed: {', '.join(SCORES)}.")
     if by_class and score != "lac":

@@ -12,19 +12,22 @@ from torch import Tensor
 
 from kernelseed.core import Classification, Regression
 from kernelseed.data import Dataset
-from kernelseed.errors import DataError
+from kernelseed.errors import ArgumentError, DataError
 from kernelseed.models import GIVEN
 from kernelseed.report.record import Record, RegressionRecord, RunRecord
 from kernelseed.training import RunFolder, averages
 
 
-def read(paths: Sequence[Path], data_dir: Path | None = None, data: Dataset | None = None) -> list[Record]:
+def read(paths: Sequence[str | Path], data_dir: Path | None = None, data: Dataset | None = None) -> list[Record]:
     """The records of several runs, each named by the end of its path that distinguishes it from the others.
 
     data   of the runs that were given it in Python: for the images, which a page does without otherwise
     """
-    names = distinct_names([path.resolve() for path in paths])
-    return [record for path, name in zip(paths, names, strict=True) for record in records(path, name, data_dir, data)]
+    folders = [Path(path) for path in paths]
+    if not folders:
+        raise ArgumentError("paths is empty; a report compares runs: give the folder of one at least.")
+    names = distinct_names([folder.resolve() for folder in folders])
+    return [record for path, name in zip(folders, names, strict=True) for record in records(path, name, data_dir, data)]
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

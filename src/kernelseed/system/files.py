@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from kernelseed.errors import KernelseedError, StorageError
+from kernelseed.errors import KernelseedError, PathExistsError, StorageError
 
 try:
     import fcntl
@@ -67,6 +67,17 @@ def whole_folder(path: Path) -> Iterator[Path]:
             sync_folder(scratch)
             os.rename(scratch, path)
             sync_folder(path.parent)
+
+
+def require_new(path: Path) -> None:
+    """An error if there is something in the place of a file that is to be written, or no folder to write it to.
+
+    For what takes long to make: before it is made.
+    """
+    if path.exists():
+        raise PathExistsError(f"{path} exists; choose another name, or remove it first.")
+    if not path.parent.is_dir():
+        raise StorageError(f"{path.parent} is no folder, so {path.name} can't be written to it; make it first.")
 
 
 def make_folder(path: Path) -> None:

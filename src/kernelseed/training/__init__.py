@@ -10,7 +10,7 @@ overlay, differences, read_settings   settings from several places: which win, a
 train, LOGGERS                        from a config to a finished run folder; where its curves can go
 RunFolder, read_result                the files of a run
 evaluate, predict_files, describe_run what to do with a finished run
-pruning_curve, prune_run              what is left of it when weights or channels are removed
+pruning_curve, PruningCurve, prune_run    what is left of it when weights or channels are removed
 predict_split, averages, summarise, provenance   the parts of a result
 shift_curves, average_curve           accuracy, NLL and ECE of a network on damaged images
 """
@@ -27,7 +27,8 @@ from kernelseed.training.loggers import LOGGERS
 from kernelseed.training.merged_settings import differences, overlay, read_settings
 from kernelseed.training.origin import provenance
 from kernelseed.training.predicted_files import predict_files
-from kernelseed.training.pruned_runs import prune_run, pruning_curve
+from kernelseed.training.pruned_runs import prune_run
+from kernelseed.training.pruning_curves import PruningCurve, pruning_curve
 from kernelseed.training.run_folder import RunFolder, read_result, write_csv
 from kernelseed.training.shift import MEASURED, average_curve, shift_curves
 from kernelseed.training.tasks import summarise
@@ -40,6 +41,7 @@ __all__ = [
     "MEASURED",
     "RECIPES",
     "Config",
+    "PruningCurve",
     "RunFolder",
     "average_curve",
     "averages",

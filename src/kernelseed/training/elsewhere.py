@@ -36,17 +36,32 @@ def load_elsewhere(
     names: str | Sequence[str], data: Dataset, fit: str = "resize", data_dir: str | Path | None = None
 ) -> list[Elsewhere]:
     """The test splits of other data sets, in the channels and size of the network's images: see `fitted`."""
-    wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    if not wanted or not all(wanted):
-        raise ConfigError(f"ood is {names!r}; give names of data sets, with commas between: --ood mnist,kmnist.")
-    if fit not in FITS:
-        raise ConfigError(f"ood_fit is {fit!r}; allowed are {', '.join(FITS)}.")
+    wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    if not isinstance(wanted, Sequence) or not wanted or not all(name and isinstance(name, str) for name in wanted):
+        told = repr(names) if isinstance(names, str | list | tuple) else f"a {type(names).__name__}"
+        raise ConfigError(f"ood is {told}; give names of data sets, with commas between: --ood mnist,kmnist.")
+    check_fit(fit, names)
     found = []
     for name in dict.fromkeys(wanted):
-        split = load_test(name, data_dir)
+        split = load_test(name, data_dir, **_size_of_folder(name, data, fit))
         images, converted = fitted(split.images, data.test.images, fit, name)
         found.append(Elsewhere(name, Split(images, split.labels), converted))
     return found
+
+
+def check_fit(fit: str, ood: object) -> None:
+    """An error unless it is one of FITS, and asked for with data that it is for."""
+    if fit not in FITS:
+        raise ConfigError(f"ood_fit is {fit!r}; allowed are {', '.join(FITS)}.")
+    if ood is None and fit != FITS[0]:
+        raise ConfigError(f"ood_fit is {fit!r} without ood; it is for images of other data: name some, --ood mnist.")
+
+
+def _size_of_folder(name: str, data: Dataset, fit: str) -> dict[str, Any]:
+    """Images of your own may differ in size among each other; they are resized as they are read."""
+    if not name.startswith("folder:") or fit != "resize":
+        return {}
+    return {"size": tuple(data.test.images.shape[-2:])}
 
 
 def fitted(images: Tensor, wanted: Tensor, fit: str, name: str = "the data") -> tuple[Tensor, str | None]:
@@ -97,21 +112,26 @@ def against(
     data: Dataset,
     config: Config,
     folder: RunFolder,
+    before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The scores of each set against the predictions for the test set, by "mean" and "ensemble"; these are kept."""
-    described, predicted = [], []
-    for number, other in enumerate(sets):
-        scores = {}
+    """The scores of each set against the predictions for the test set, by "mean" and "ensemble"; these are kept.
+
+    before   what was found of other sets in the same setting, which stays
+    """
+    described, predicted = {found["name"]: found for found in before.get("sets", ())}, []
+    for other in sets:
+        number, scores = [*described, other.name].index(other.name), {}
         for way, prediction in inside.items():
             outside = predict_split(net, other.split, data, config, way)
             predicted.append((f"ood-{number}", way, outside, other.split.labels))
             scores[way] = told_apart(prediction, outside, one_draw=not averages(config, way))
         images = {"images": len(other.split), "converted": other.converted}
-        described.append({"name": other.name, **images, "scores": scores})
-    folder.forget("ood")  # or, killed here, it would say of these predictions that they are those of other sets
+        described[other.name] = {"name": other.name, **images, "scores": scores}
+    # First, or a kill would leave it saying of these predictions that they are those of other sets.
+    folder.forget_ood(predictions=not before)
     for part in predicted:
         folder.write_prediction(*part)
-    return {"images": len(data.test), "sets": described}
+    return {"images": len(data.test), "sets": list(described.values())}
 
 
 def told_apart(inside: Classification, outside: Classification, one_draw: bool) -> dict[str, dict[str, float]]:

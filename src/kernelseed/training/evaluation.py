@@ -14,7 +14,7 @@ from kernelseed.errors import ConfigError
 from kernelseed.metrics import TemperatureScaling
 from kernelseed.models import Model
 from kernelseed.training.config import Config
-from kernelseed.training.elsewhere import against, load_elsewhere
+from kernelseed.training.elsewhere import against, check_fit, load_elsewhere
 from kernelseed.training.inference import predict_split, require_validation, ways
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
@@ -39,6 +39,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Test a run again, and keep what was found in its folder; the run's own result stays.
 
+    What was found of other data sets and corruptions stays too, if it was found in the same setting; else a warning
+    says that it is replaced.
+
     samples, update_bn   other than the run's, see `Config`
     temperature          scale by a temperature that is fitted on the validation split
     ood                  data sets, by name, to tell from the test set by their scores: see `ks.outlier_scores`
@@ -52,6 +55,7 @@ def evaluate(
     config = _other_settings(folder, samples=samples, update_bn=update_bn)
     described = folder.config()["data"]
     _require_kind(folder, described, temperature, shift=shift, ood=ood)
+    check_fit(ood_fit, ood)
     damages = wanted_damages(shift, shift_images)
     if temperature:
         require_validation(folder, config, "fit a temperature on")
@@ -65,11 +69,14 @@ def evaluate(
     parts = {}
     if outside:
         inside = {way: each.prediction for way, each in tested.items()}
-        parts["ood"] = against(outside, net, inside, data, config, folder)
+        before = folder.found_before("ood", {"settings": about["settings"], "images": len(data.test)})
+        parts["ood"] = against(outside, net, inside, data, config, folder, before)
         folder.write_found("ood", about | parts["ood"])
     if damages:
         scales = {way: each.scale for way, each in tested.items()}
-        parts["shift"] = under_shift(damages, shift_images, net, scales, data, config)
+        count = min(shift_images or len(data.test), len(data.test))
+        before = folder.found_before("shift", {"settings": about["settings"], "images": count})
+        parts["shift"] = under_shift(damages, count, net, scales, data, config, before)
         folder.write_found("shift", about | parts["shift"])
     return found | about | parts
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kernelseed.data import Dataset, hold_out, normalise, standardised
+from kernelseed.core import check_kind
+from kernelseed.data import Dataset, absolute_name, hold_out, normalise, standardised
 from kernelseed.errors import ArgumentError, ArgumentTypeError, ConfigError, DataError
 from kernelseed.models import BUILDERS, GIVEN, Model, WithNoise
 from kernelseed.training.config import Config
@@ -18,7 +19,10 @@ from kernelseed.training.tasks import task_of
 
 
 def settle(config: Config, model: Model | None, data: Dataset | None) -> Config:
-    """The config with what is given written into it: a run says by its config what it was made of."""
+    """The config with what is given written into it: a run says by its config what it was made of, and where."""
+    check_kind("config", config, Config, "make one by kernelseed.training.Config(...)")
+    test = str(Path(config.test).absolute()) if isinstance(config.test, str) else config.test
+    config = replace(config, data=absolute_name(config.data), test=test)
     if model is not None:
         name = model if isinstance(model, str) else GIVEN
         _require_one("model", config.model, name)

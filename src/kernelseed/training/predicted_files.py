@@ -22,17 +22,18 @@ from kernelseed.training.inference import BATCH, require_validation, statistics_
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.tasks import Task, stored_task
 
+CONFIDENCE = 0.95
 PIXELS_AT_ONCE = 1 << 24  # a batch of 256 x 256 images
 
 
 def predict_files(
     run: str | Path,
-    files: Sequence[str | Path],
+    files: Sequence[str | Path] | str | Path,
     samples: int | None = None,
     risk: float | None = None,
     data_dir: str | Path | None = None,
     *,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     coverage: float | None = None,
     model: Model | None = None,
     trust_model: bool = False,
@@ -51,6 +52,12 @@ def predict_files(
     hand, a warning says so, or an error, if a threshold or a set depends on them. For `model`, `trust_model` and `data`
     see `evaluate`.
     """
+    files = [files] if isinstance(files, str | Path) else files
+    if not 0 < confidence < 1 or (risk is None and confidence != CONFIDENCE):
+        raise ConfigError(
+            f"confidence is {confidence} with risk {risk}; it is how sure the risk is kept to: 0 < confidence < 1, "
+            "with a risk."
+        )
     folder = RunFolder(run)
     config, described = folder.training_config(), folder.config()["data"]
     guaranteed = [name for name, given in (("risk", risk), ("coverage", coverage)) if given is not None]

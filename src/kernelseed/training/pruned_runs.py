@@ -1,18 +1,14 @@
-"""A run with fewer weights or fewer channels: what that costs, and the smaller network as a run of its own."""
+"""A run with fewer weights or fewer channels, as a run of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kernelseed.core import (
-    ORDERS,
     BayesianModule,
     describe,
-    is_prunable,
-    least_budget,
     needed_parameters,
     plain_parameters,
     prune,
@@ -20,17 +16,13 @@ from kernelseed.core import (
     write_weights,
 )
 from kernelseed.data import Dataset, Split
-from kernelseed.errors import ArgumentError, ConfigError, StorageError
+from kernelseed.errors import ArgumentError, StorageError
 from kernelseed.models import Model
 from kernelseed.training.config import Config
-from kernelseed.training.inference import predict_split, require_validation, test_and_keep, ways
+from kernelseed.training.inference import require_validation, test_and_keep
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
-from kernelseed.training.tasks import summarise
 
-SPARSITIES = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
-SHARES = (0.8, 0.6, 0.4, 0.2)
-"""Of the network's own parameters that shrinking leaves, as far as there are seeds."""
 SPLITS = ("test", "validation")
 
 
@@ -63,7 +55,7 @@ class Subject:
         if not isinstance(net, BayesianModule):
             raise StorageError(
                 f"{folder.path} is a run of the method {config.method!r}, whose network has no weight distributions to "
-                "prune by; give one of ksn, bnn or fksn."
+                "prune by; give one of a Bayesian network or of seeds, such as ksn, bnn or fksn."
             )
         return cls(folder, config, net, folder.data(data, data_dir))
 
@@ -77,81 +69,6 @@ class Subject:
         require_validation(self.folder, self.config, "draw the curve on")
         assert self.data.validation is not None
         return name, self.data.validation
-
-
-def pruning_curve(
-    run: str | Path,
-    samples: int | None = None,
-    split: str | None = None,
-    sparsities: Sequence[float] = SPARSITIES,
-    shares: Sequence[float] = SHARES,
-    data_dir: str | Path | None = None,
-    *,
-    model: Model | None = None,
-    trust_model: bool = False,
-    data: Dataset | None = None,
-) -> dict[str, Any]:
-    """Quality of a run's network against its sparsity and, of seeds, against its size, in every order; kept there.
-
-    samples     draws to average; default: the run's
-    split       "validation" or "test" images; default: validation where the run held some out
-    sparsities  shares of weights that are zero
-    shares      shares of the network's own parameters that shrinking leaves
-    For the others see `evaluate`.
-    """
-    subject = Subject.of(run, samples, data_dir, model=model, trust_model=trust_model, data=data)
-    if "table" in subject.folder.config()["data"] and not subject.data.class_names:
-        raise ConfigError(
-            f"{subject.folder.path} is a run of regression, and the curve is of accuracy: do without it, --no-curve."
-        )
-    name, images = subject.split(split)
-    points = []
-    for what, by, share, smaller in _smaller(subject.net, sorted(sparsities), sorted(shares, reverse=True)):
-        needed = needed_parameters(smaller)
-        points.append(
-            {
-                "what": what,
-                "by": by,
-                "share": share,
-                "parameters": needed,
-                "relative": needed / plain_parameters(smaller),
-                "metrics": {
-                    way: summarise(predict_split(smaller, images, subject.data, subject.config, way), images.labels)
-                    for way in ways(subject.config)
-                },
-            }
-        )
-    result = subject.folder.result()
-    found = {
-        "split": name,
-        "samples": subject.config.samples,
-        "points": points,
-        **{key: result[key] for key in ("labels", "parameters", "seed", "config")},
-        "trained": subject.folder.trained(),
-        **provenance(),
-    }
-    subject.folder.write_found("pruning", found)
-    return found
-
-
-def _smaller(
-    net: BayesianModule, sparsities: Sequence[float], shares: Sequence[float]
-) -> Iterator[tuple[str, str, float, BayesianModule]]:
-    """What is removed, in which order, the share of zeros or of parameters, and the network; first the whole one.
-
-    Shares of zeros that it has already are left out, and of parameters that no seed can go without.
-    """
-    yield "nothing", "", 0.0, net
-    random = net.draw().num_weights > 0
-    for by in ORDERS if random else [order for order in ORDERS if order != "snr"]:
-        for sparsity in [share for share in sparsities if is_prunable(net, share)]:
-            yield "weights", by, sparsity, prune(net, sparsity, by)
-    if all(weight.rank is None for weight in net.weights.values()):
-        return
-    whole, least = needed_parameters(net) / plain_parameters(net), least_budget(net)
-    for by in ORDERS:
-        for share in [share for share in shares if share * whole >= least]:
-            yield "channels", by, share, shrink(net, share * whole, by)
 
 
 def prune_run(
@@ -178,7 +95,7 @@ def prune_run(
     if budget is not None:
         net, label = shrink(net, budget, by), f", budget {budget:g}"
     if sparsity is not None:
-        net, label = prune(net, sparsity, by), f"{label}, {sparsity:.4g} zeros"
+        net, label = prune(net, sparsity, by), f"{label}, {sparsity:.10g} zeros"
     result = {key: value for key, value in subject.folder.result().items() if key != "metrics"}
     removed = {"run": str(run), "sparsity": sparsity, "budget": budget, "by": by}
     own = describe(net, subject.folder.config()["network"].get("model"))

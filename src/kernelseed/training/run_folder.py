@@ -9,6 +9,7 @@ import csv
 import io
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -169,6 +170,10 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The exact settings, and what the network and its data are."""
         path = self.path / CONFIG
+        if not path.exists():
+            missing = "is no folder" if self.path.exists() else "is not there"
+            what = f"has no {CONFIG}" if self.path.is_dir() else missing
+            raise StorageError(f"{self.path} {what}; give the folder of a run, as `kernelseed train` writes it.")
         found = read_json(path)
         return require(_run_schema(found), found, path) if "training" in found else found
 
@@ -178,8 +183,6 @@ class RunFolder:
 
     def training_config(self) -> Config:
         """The settings of the run."""
-        if not self.path.is_dir():
-            raise StorageError(f"{self.path} is not there; give the folder of a run, or start one without --resume.")
         config = self.config()
         if "training" not in config:
             raise StorageError(f"{self.path} holds a network but no run; give a folder that `kernelseed train` wrote.")
@@ -217,6 +220,7 @@ class RunFolder:
     def result(self) -> dict[str, Any]:
         """What `write_result` wrote."""
         if not self.finished:
+            self.config()  # or an error that it is no run at all
             raise StorageError(f"{self.path} has no {RESULT}: the run is not finished; continue it with --resume.")
         return read_result(self.path / RESULT)
 
@@ -239,9 +243,24 @@ class RunFolder:
         path = self._found_file(name)
         write_json(path, require(FOUND_SCHEMAS[name], found, path))
 
-    def forget(self, name: str) -> None:
-        """Remove what `write_found` wrote under this name, if it did."""
-        self._found_file(name).unlink(missing_ok=True)
+    def found_before(self, name: str, setting: dict[str, Any]) -> dict[str, Any]:
+        """What `write_found` wrote in the same setting, to be added to; of what it wrote in another one, a warning."""
+        found = self.found().get(name, {})
+        for key, now in setting.items() if found else ():
+            if found.get(key) != now:
+                warnings.warn(
+                    f"{self._found_file(name)} was made with {key} {found.get(key)}, and now it is {now}: what was "
+                    "found then is replaced.",
+                    stacklevel=3,
+                )
+                return {}
+        return found
+
+    def forget_ood(self, *, predictions: bool) -> None:
+        """Remove what says whose the predictions for data from elsewhere are and, if they are not kept, these too."""
+        self._found_file("ood").unlink(missing_ok=True)
+        for file in self.path.glob("ood-*.safetensors") if predictions else ():
+            file.unlink(missing_ok=True)
 
     def found(self) -> dict[str, dict[str, Any]]:
         """What `write_found` wrote, by name."""

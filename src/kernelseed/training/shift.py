@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kernelseed import metrics
 from kernelseed.core import check_count, generator_for, predict
 from kernelseed.data import SEVERITIES, Batches, CorruptedBatches, Dataset, Split, corruption_names
+from kernelseed.errors import ConfigError
 from kernelseed.training.config import Config
 from kernelseed.training.inference import BATCH, prediction_settings
 
@@ -52,21 +53,28 @@ def wanted_damages(names: str | Sequence[str] | None, count: int | None) -> tupl
     """The corruptions that are asked for, none for None; an error for an unknown one, or a number of images below 1."""
     if count is not None:
         check_count("shift_images", count, 1, "leave it out for all")
+        if names is None:
+            raise ConfigError(f"shift_images is {count} without shift; name what is to be done to them: --shift all.")
     return () if names is None else corruption_names(names)
 
 
 def under_shift(
     names: Sequence[str],
-    count: int | None,
+    count: int,
     net: nn.Module,
     scales: Mapping[str, Callable[[Tensor], Tensor]],
     data: Dataset,
     config: Config,
+    before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The curves of a run's test images, or of so many, by "mean" and "ensemble"."""
+    """The curves of so many of a run's test images, by "mean" and "ensemble".
+
+    before   what was found of other corruptions in the same setting, which stays
+    """
     split = _some_of(data.test, count, config.seed)
     curves = {
-        way: shift_curves(net, split, data.mean, data.std, names, scale=scale, **prediction_settings(data, config, way))
+        way: before.get("curves", {}).get(way, {})
+        | shift_curves(net, split, data.mean, data.std, names, scale=scale, **prediction_settings(data, config, way))
         for way, scale in scales.items()
     }
     return {"images": len(split), "severities": [0, *SEVERITIES], "curves": curves}
@@ -77,9 +85,9 @@ def average_curve(curves: Curves, metric: str) -> list[float]:
     return torch.tensor([curve[metric] for curve in curves.values()], dtype=torch.float64).mean(0).tolist()
 
 
-def _some_of(split: Split, count: int | None, seed: int) -> Split:
-    """So many examples of a split, chosen by the seed; None for all."""
-    if count is None or count >= len(split):
+def _some_of(split: Split, count: int, seed: int) -> Split:
+    """So many examples of a split, chosen by the seed."""
+    if count >= len(split):
         return split
     order = torch.randperm(len(split), generator=generator_for("shift", seed))
     return split.select(order[:count].sort().values)

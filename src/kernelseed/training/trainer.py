@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 import warnings
 from contextlib import nullcontext
@@ -18,26 +17,23 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
-from torch.distributed import DistError
 
 from kernelseed.core import derive_seed, describe, write_weights
 from kernelseed.data import Batches, Dataset, augment
-from kernelseed.errors import ConfigError, KernelseedError, StoppedError, StorageError
+from kernelseed.errors import ConfigError, KernelseedError, StorageError
 from kernelseed.models import Model, is_path
 from kernelseed.system import disk_file, explained, make_folder, whole_or_nothing
 from kernelseed.training.config import Config
 from kernelseed.training.given_in_python import plain_model, prepared, settle
 from kernelseed.training.inference import predict_split, test_and_keep, ways
 from kernelseed.training.loggers import build_logger, check_logger
+from kernelseed.training.lost_ranks import TimeToSpeak, stopped
 from kernelseed.training.merged_settings import differences
 from kernelseed.training.origin import provenance
 from kernelseed.training.run_folder import RunFolder
 from kernelseed.training.steps import EpochBatches, Training
 from kernelseed.training.tasks import describe_data, summarise, task_of
 from kernelseed.training.warm_start import start_from
-
-LOST = re.compile(r"gloo|Connection (reset|closed)|Broken pipe|remote (worker|process)", re.IGNORECASE)
-"""What gloo, which has no exception of its own, says when a process is gone."""
 
 
 def train(
@@ -110,6 +106,8 @@ def _loaded(run: RunFolder, config: Config, data: Dataset | None, data_dir: str 
 
 def _own_config(run: RunFolder, given: Config | None) -> Config:
     """The config of a run that is there; one that is given must be the same."""
+    if not run.path.is_dir():
+        raise StorageError(f"{run.path} is not there; give the folder of a run, or start one without --resume.")
     own = run.training_config()
     if given is not None and (changed := differences(own.as_json(), given.as_json())):
         now = ", ".join(f"{name} is {new!r}" for name, (_, new) in changed.items())
@@ -138,7 +136,10 @@ def _epoch_steps(config: Config, batches: Batches) -> int:
     steps = -(-len(batches) // config.accumulate)
     total = config.epochs * steps
     if config.num_warmup_steps(total) >= total:
-        raise ConfigError(f"warmup is {config.warmup}, and the run has {total} steps; allowed: warmup < {total}.")
+        raise ConfigError(
+            f"warmup is {config.warmup}, {config.num_warmup_steps(total)} steps, and the run has {total} steps; give a "
+            "smaller one."
+        )
     return steps
 
 
@@ -280,11 +281,8 @@ def _fit(
     except KernelseedError:
         raise
     except Exception as error:  # whatever a broken or hostile file makes of the attempt to restore it
-        if trainer.world_size > 1 and (isinstance(error, DistError) or LOST.search(str(error))):
-            raise StoppedError(
-                f"another of the {trainer.world_size} processes of this training has stopped; what is stored is whole. "
-                f"Look for what stopped it, and go on with kernelseed train --resume --out {curves.run.path}."
-            ) from error
+        if (said := stopped(error, trainer.world_size, curves.run.path)) is not None:
+            raise said from error
         if checkpoint is None or curves.restored:
             raise
         raise StorageError(
@@ -306,6 +304,8 @@ def _trainer(config: Config, run: RunFolder, curves: Curves, progress: bool) -> 
             save_on_train_epoch_end=True,  # after Curves' row
         ),
     ]
+    if config.devices * config.nodes > 1:
+        callbacks.append(TimeToSpeak())
     if config.patience is not None:
         callbacks.append(EarlyStopping("val_nll", patience=config.patience))
     if progress:
